@@ -1,0 +1,274 @@
+"""The configuration: frozen sections with their defaults, one sentence each, and `load`.
+
+Defaults live here and nowhere else. A file `conf/rock-<env>.yml` holds only what differs from them, and the environment
+overrides the file: `ROCK_<SECTION>__<KEY>` for every key, and the short names in `NAMED`.
+"""
+
+import dataclasses
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from app import config_source as source
+from app.sections import build
+
+MB = 1024**2
+GB = 1024**3
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+NAMED = {
+    "ROCK_HOST": "server.host",
+    "ROCK_PORT": "server.port",
+    "ROCK_DATA_DIR": "server.data_dir",
+    "ROCK_REDIS_URL": "redis.url",
+    "ROCK_NODE_ID": "node.id",
+    "ROCK_RUNTIME": "runtime.type",
+    "ROCK_DEFAULT_AUTO_CLEAR_TIME_MINUTES": "runtime.auto_clear_minutes",
+    "DOCKER_IMAGE_CACHE_DIR": "runtime.image_cache_dir",
+    "DOCKER_HOST": "runtime.docker_host",
+    "ROCK_API_KEYS": "auth.keys",
+    "ROCK_ENVHUB_BASE_URL": "envhub.base_url",
+    "ROCK_ENVHUB_DB_URL": "envhub.db_url",
+    "ROCK_ENVHUB_DEFAULT_DOCKER_IMAGE": "envhub.default_docker_image",
+    "ROCK_MONITOR_ENABLE": "metrics.enable",
+    "ROCK_LOGGING_PATH": "log.path",
+    "ROCK_LOGGING_LEVEL": "log.level",
+    "ROCK_TIME_ZONE": "log.time_zone",
+}
+"""Environment names with a short form, and the key that each sets."""
+
+
+@dataclass(frozen=True)
+class ApiKey:
+    """A key that callers send, who it stands for, and whether that owner sees everyone's sandboxes."""
+
+    key: str = field(repr=False)
+    owner: str = "default"
+    admin: bool = False
+
+
+def parse_keys(value: Any) -> tuple[ApiKey, ...]:
+    """Return keys from a list of `{key, owner, admin}`, or from `key1=alice,key2=bob:admin,key3`."""
+    if isinstance(value, str):
+        return tuple(_parse_key(part.strip()) for part in value.split(",") if part.strip())
+    if not isinstance(value, list | tuple):
+        raise ValueError("expected a list of {key, owner, admin}")
+    keys = []
+    for item in value:
+        if not isinstance(item, Mapping) or not item.get("key"):
+            raise ValueError("each entry needs a `key`, and may have `owner` and `admin`")
+        keys.append(build(ApiKey, item, "auth.keys[]"))
+    return tuple(keys)
+
+
+def _parse_key(text: str) -> ApiKey:
+    """Return the key written `key`, `key=owner` or `key=owner:admin`."""
+    key, _, owner = text.partition("=")
+    owner, _, role = owner.partition(":")
+    if not key or role not in ("", "admin"):
+        raise ValueError("expected key=owner or key=owner:admin, separated by commas")
+    return ApiKey(key=key, owner=owner or "default", admin=role == "admin")
+
+
+@dataclass(frozen=True)
+class Server:
+    """The API process."""
+
+    host: str = "127.0.0.1"
+    """Listening address; anything but loopback needs `auth.keys`."""
+    port: int = field(default=8080, metadata={"least": 1})
+    workers: int = field(default=1, metadata={"least": 1})
+    """gunicorn processes; each holds thousands of waiting calls."""
+    connections: int = field(default=10_000, metadata={"least": 1})
+    """Open connections per process: a long poll is one."""
+    graceful_seconds: int = field(default=10, metadata={"least": 1})
+    """How long open requests may finish after SIGTERM."""
+    json_limit: int = field(default=64 * MB, metadata={"size": True})
+    upload_limit: int = field(default=2 * GB, metadata={"size": True})
+    data_dir: str = "~/.rock"
+    """Embedded Redis data, process files and logs."""
+
+
+@dataclass(frozen=True)
+class Redis:
+    """Where everything that must outlive a process is kept."""
+
+    url: str = ""
+    """Empty: an embedded server on `port`; the loader then fills in its address."""
+    port: int = field(default=6390, metadata={"least": 1})
+    """Of the embedded server; not 6379, where another Redis may be."""
+    prefix: str = "rock:"
+    embedded: bool = field(default=False, metadata={"derived": True})
+
+
+@dataclass(frozen=True)
+class Celery:
+    """The two worker processes of a node."""
+
+    session_threads: int = field(default=8, metadata={"least": 1})
+    """Commands are submitted, not waited for, so few threads carry many."""
+    lifecycle_threads: int = field(default=8, metadata={"least": 1})
+    """Starts, stops and transfers at once."""
+    prefetch_multiplier: int = field(default=8, metadata={"least": 1})
+    visibility_timeout_seconds: int = field(default=3600, metadata={"least": 60})
+    """A message whose worker died comes back after this; answers do not depend on it."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """This machine as a node."""
+
+    id: str = ""
+    """Empty: the host name."""
+    host_name: str = ""
+    host_ip: str = "127.0.0.1"
+    labels: dict[str, str] = field(default_factory=dict)
+    cpus: float = field(default=0, metadata={"least": 0})
+    """CPUs to hand out; 0: those of the machine."""
+    memory: int = field(default=0, metadata={"size": True})
+    """Bytes to hand out; 0: those of the machine."""
+    overcommit: float = field(default=4.0, metadata={"least": 0.01})
+    """Sandboxes are mostly idle: reserve up to this many times the CPUs and the memory."""
+    heartbeat_seconds: float = field(default=2.0, metadata={"least": 0.1})
+    lost_after_seconds: float = field(default=15.0, metadata={"least": 0.5})
+    sweep_seconds: float = field(default=5.0, metadata={"least": 0.1})
+    """How often the node looks for expired sandboxes, and repairs what a lost event left."""
+    allowed_mounts: tuple[str, ...] = ()
+    """Host folders that `docker_args` may mount from; none by default."""
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """How sandboxes run, and their limits."""
+
+    type: str = field(default="auto", metadata={"choices": ("auto", "docker", "podman", "local", "remote")})
+    """auto: an engine if one answers, else `local` (no isolation)."""
+    docker_host: str = ""
+    """The engine's address; empty: the usual sockets."""
+    enable_auto_clear: bool = True
+    auto_clear_minutes: float = field(default=360.0, metadata={"least": 0})
+    """Idle lease of a start that names none."""
+    cpus: float = field(default=2.0, metadata={"least": 0.01})
+    memory: int = field(default=8 * GB, metadata={"size": True})
+    pids_limit: int = field(default=4096, metadata={"least": 16})
+    tmpfs_size: int = field(default=256 * MB, metadata={"size": True})
+    """Of the keeper's folder in a sandbox: commands in flight and their output."""
+    output_limit: int = field(default=16 * MB, metadata={"size": True})
+    """Kept per command; what is beyond is cut and said to be."""
+    start_timeout_seconds: float = field(default=600.0, metadata={"least": 1})
+    """Over pull and start, when a start names none."""
+    stop_grace_seconds: float = field(default=1.0, metadata={"least": 0})
+    stop_retention_seconds: float = field(default=600.0, metadata={"least": 0})
+    """How long a stopped sandbox can still be asked for."""
+    result_ttl_seconds: float = field(default=3600.0, metadata={"least": 600})
+    """How long an answer can be fetched again by its request id."""
+    network: str = "bridge"
+    image_cache_dir: str = ""
+    """Folder of `<image>.tar`, loaded before any registry pull."""
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """Images that every node pulls when it starts."""
+
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EnvHub:
+    """The registry of environments."""
+
+    host: str = "127.0.0.1"
+    port: int = field(default=8081, metadata={"least": 1})
+    base_url: str = "http://localhost:8081"
+    db_url: str = "~/.rock/rock_envs.db"
+    default_docker_image: str = "python:3.11"
+
+
+@dataclass(frozen=True)
+class Auth:
+    """Who may call. With no key anyone may, and the service listens on loopback only."""
+
+    keys: tuple[ApiKey, ...] = field(default=(), metadata={"parse": parse_keys})
+
+
+@dataclass(frozen=True)
+class Log:
+    """Logging of every process."""
+
+    level: str = field(default="INFO", metadata={"choices": ("DEBUG", "INFO", "WARNING", "ERROR")})
+    format: str = field(default="text", metadata={"choices": ("text", "json")})
+    path: str = ""
+    """Folder of log files; empty: standard error."""
+    time_zone: str = "UTC"
+
+
+@dataclass(frozen=True)
+class Metrics:
+    """Counters for a scraper."""
+
+    enable: bool = False
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything, frozen. `env` and `source` say where it came from."""
+
+    env: str = "local"
+    source: str = ""
+    """The file that was read; empty: defaults only."""
+    server: Server = field(default_factory=Server)
+    redis: Redis = field(default_factory=Redis)
+    celery: Celery = field(default_factory=Celery)
+    node: Node = field(default_factory=Node)
+    runtime: Runtime = field(default_factory=Runtime)
+    warmup: Warmup = field(default_factory=Warmup)
+    envhub: EnvHub = field(default_factory=EnvHub)
+    auth: Auth = field(default_factory=Auth)
+    log: Log = field(default_factory=Log)
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+SECTIONS: dict[str, type] = {
+    item.name: item.default_factory  # type: ignore[misc]  # every section's factory is its class
+    for item in dataclasses.fields(Config)
+    if item.name not in ("env", "source")
+}
+
+
+def load(env: str | None = None, environ: Mapping[str, str] | None = None) -> Config:
+    """Return the configuration of environment `env` (default: ROCK_ADMIN_ENV, else local).
+
+    Params:
+        environ: variables to use instead of the process's own, for tests.
+    Raises:
+        ConfigError: a file that cannot be read, an unknown key, or a value that does not fit; the message names it.
+    """
+    variables = source.environment() if environ is None else environ
+    name = env or variables.get("ROCK_ADMIN_ENV") or "local"
+    path = source.find_file(name, variables.get("ROCK_CONFIG", ""))
+    values = source.read_file(path, SECTIONS) if path else {}
+    for (section, key), text in source.overrides(variables, SECTIONS, NAMED).items():
+        values.setdefault(section, {})[key] = text
+    sections = {section: build(kind, values.get(section, {}), section) for section, kind in SECTIONS.items()}
+    return _complete(Config(env=name, source=str(path or ""), **sections))
+
+
+def _complete(config: Config) -> Config:
+    """Return the configuration with what only this machine knows: its name and size, its embedded Redis."""
+    redis, node, server = config.redis, config.node, config.server
+    if not redis.url:
+        redis = dataclasses.replace(redis, url=f"redis://127.0.0.1:{redis.port}/0", embedded=True)
+    name = socket.gethostname()
+    node = dataclasses.replace(
+        node,
+        id=node.id or name,
+        host_name=node.host_name or name,
+        cpus=node.cpus or float(len(os.sched_getaffinity(0))),
+        memory=node.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    server = dataclasses.replace(server, data_dir=str(Path(server.data_dir).expanduser().resolve()))
+    return dataclasses.replace(config, redis=redis, node=node, server=server)
