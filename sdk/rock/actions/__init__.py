@@ -1,0 +1,81 @@
+"""The wire contract: what clients send and what the service answers, declared once, used by both sides.
+
+    request = load(BashAction, body)      # BadRequest names every bad field
+    answer = dump(BashObservation(output="hi", exit_code=0))
+
+`schema_of(cls)` is the marshmallow schema of any class here.
+"""
+
+from __future__ import annotations
+
+from rock.actions.codec import dump, load, parse, schema_of
+from rock.actions.requests import (
+    BashAction,
+    BatchRequest,
+    CloseBashSessionRequest,
+    Command,
+    CommitRequest,
+    CreateBashSessionRequest,
+    EnvCloseRequest,
+    EnvMakeRequest,
+    EnvResetRequest,
+    EnvStepRequest,
+    ReadFileRequest,
+    RemoveImageRequest,
+    SandboxRequest,
+    StartRequest,
+    UploadForm,
+    UploadRequest,
+    WarmupRequest,
+    WriteFileRequest,
+)
+from rock.actions.responses import (
+    BashObservation,
+    CloseBashSessionResponse,
+    CloseResponse,
+    CommandResponse,
+    CommitPhase,
+    CommitStatusResponse,
+    CreateBashSessionResponse,
+    ExecuteBashSessionResponse,
+    FileResponse,
+    IsAliveResponse,
+    OutputResponse,
+    Phase,
+    PhaseStatus,
+    ReadFileResponse,
+    RemoveImageResponse,
+    ResponseStatus,
+    StartResponse,
+    State,
+    StateTransition,
+    StatisticsResponse,
+    StatusResponse,
+    UnfinishedResponse,
+    UploadResponse,
+    WriteFileResponse,
+)
+from rock.actions.units import parse_disk, parse_memory, parse_size
+
+# The names under which existing trainers import the same classes.
+Action = BashAction
+Observation = BashObservation
+CreateSessionRequest = CreateBashSessionRequest
+CreateSessionResponse = CreateBashSessionResponse
+CloseSessionRequest = CloseBashSessionRequest
+CloseSessionResponse = CloseBashSessionResponse
+SandboxStatusResponse = StatusResponse
+FileUploadResponse = UploadResponse
+
+__all__ = [
+    "Action", "BashAction", "BashObservation", "BatchRequest", "CloseBashSessionRequest", "CloseBashSessionResponse",
+    "CloseResponse", "CloseSessionRequest", "CloseSessionResponse", "Command", "CommandResponse", "CommitPhase",
+    "CommitRequest", "CommitStatusResponse", "CreateBashSessionRequest", "CreateBashSessionResponse",
+    "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvMakeRequest", "EnvResetRequest",
+    "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse",
+    "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse",
+    "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxRequest", "SandboxStatusResponse",
+    "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
+    "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
+    "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "schema_of",
+]  # fmt: skip
