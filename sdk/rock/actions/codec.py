@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from enum import Enum
-from functools import lru_cache
 from typing import Any, TypeVar
 
 from marshmallow import EXCLUDE, Schema, ValidationError
@@ -15,23 +14,31 @@ from rock.errors import BadRequest, Internal
 T = TypeVar("T")
 
 
-@lru_cache(maxsize=None)
+_schemas: dict[type, Schema] = {}
+_optional: dict[type, frozenset[str]] = {}
+
+
 def schema_of(cls: type) -> Schema:
-    """Return the marshmallow schema of a wire dataclass (cached: building one costs more than a load).
+    """Return the marshmallow schema of a wire dataclass (kept: building one costs more than a load).
 
     Params:
         cls: a dataclass whose fields were declared with `wire`.
     """
-    declared = {field.name: field.metadata["wire"] for field in dataclasses.fields(cls) if "wire" in field.metadata}
-    made: type[Schema] = Schema.from_dict(declared, name=cls.__name__)  # type: ignore[arg-type]
-    return made(unknown=EXCLUDE)
+    known = _schemas.get(cls)
+    if known is None:
+        declared = {field.name: field.metadata["wire"] for field in dataclasses.fields(cls) if "wire" in field.metadata}
+        known = _schemas[cls] = Schema.from_dict(declared, name=cls.__name__)(unknown=EXCLUDE)
+    return known
 
 
-@lru_cache(maxsize=None)
 def _optional_fields(cls: type) -> frozenset[str]:
     """Return the names of the fields for which the wire's null means "not given"."""
-    own = {field.name for field in dataclasses.fields(cls) if field.metadata.get("null_is_value")}
-    return frozenset(name for name, field in schema_of(cls).fields.items() if not field.required and name not in own)
+    known = _optional.get(cls)
+    if known is None:
+        own = {field.name for field in dataclasses.fields(cls) if field.metadata.get("null_is_value")}
+        names = (name for name, field in schema_of(cls).fields.items() if not field.required)
+        known = _optional[cls] = frozenset(names) - own
+    return known
 
 
 def load(cls: type[T], data: Any) -> T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
 from marshmallow import fields
@@ -17,14 +17,14 @@ def _text(default: str | None = None) -> Any:
     return wire(fields.String(), default)
 
 
-class ResponseStatus(str, Enum):
+class ResponseStatus(StrEnum):
     """The envelope's `status`."""
 
     SUCCESS = "Success"
     FAILED = "Failed"
 
 
-class State(str, Enum):
+class State(StrEnum):
     """The life of a sandbox."""
 
     PENDING = "pending"
@@ -35,7 +35,7 @@ class State(str, Enum):
     DELETED = "deleted"
 
 
-class PhaseStatus(str, Enum):
+class PhaseStatus(StrEnum):
     """How far one phase of a start is."""
 
     WAITING = "waiting"
@@ -45,7 +45,7 @@ class PhaseStatus(str, Enum):
     TIMEOUT = "timeout"
 
 
-class CommitPhase(str, Enum):
+class CommitPhase(StrEnum):
     """How far a commit is."""
 
     RUNNING = "RUNNING"
