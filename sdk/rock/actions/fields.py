@@ -28,6 +28,7 @@ def wire(
     default: Any = dataclasses.MISSING,
     factory: Any = dataclasses.MISSING,
     null_is_value: bool = False,
+    secret: bool = False,
 ) -> Any:
     """Declare a dataclass field and its wire form at once.
 
@@ -35,6 +36,7 @@ def wire(
         kind: the marshmallow field; made with `required=True`, the wire must carry it even if Python has a default.
         default, factory: as for `dataclasses.field`; neither means that the wire must carry it.
         null_is_value: the wire's null is a value of its own ("no timeout"), not "use the default".
+        secret: the value is kept out of `repr`, and so out of logs.
     """
     if default is dataclasses.MISSING and factory is dataclasses.MISSING:
         kind.required = True
@@ -44,8 +46,8 @@ def wire(
             kind.dump_default = default
     metadata = {"wire": kind, "null_is_value": null_is_value}
     if factory is not dataclasses.MISSING:
-        return dataclasses.field(default_factory=factory, metadata=metadata)
-    return dataclasses.field(default=default, metadata=metadata)
+        return dataclasses.field(default_factory=factory, metadata=metadata, repr=not secret)
+    return dataclasses.field(default=default, metadata=metadata, repr=not secret)
 
 
 def clean_text(value: Any, *, allow_nul: bool = False) -> str:

@@ -70,7 +70,7 @@ class StartRequest(WaitingCall):
     auto_delete_seconds: int | None = wire(Whole(high=31_536_000, unit=" seconds"), None)
     pull: str = wire(Choice("missing", "never", "always"), "missing")
     registry_username: str | None = wire(Text(longest=1024), None)
-    registry_password: str | None = wire(Text(longest=65_536), None)
+    registry_password: str | None = wire(Text(longest=65_536), None, secret=True)
     docker_args: list[str] = wire(Texts(most=1000), factory=list)
     route_key: str | None = wire(label(), None)
     """Sandboxes with one key go to one node."""
@@ -214,7 +214,7 @@ class CommitRequest(WaitingCall):
     sandbox_id: str = wire(sandbox_name(required=True), "")
     image_tag: str = wire(image_name())
     username: str | None = wire(Text(longest=1024), None)
-    password: str | None = wire(Text(longest=65_536), None)
+    password: str | None = wire(Text(longest=65_536), None, secret=True)
 
 
 @dataclass(kw_only=True)

@@ -1,0 +1,1 @@
+"""The client library: one module per thing it talks to."""

@@ -1,0 +1,1 @@
+"""Sandboxes: `client.Sandbox`, `group.SandboxGroup`, `sync.Sandbox`, `config.SandboxConfig`."""

@@ -1,0 +1,210 @@
+"""The one way from the SDK to the service: sends, retries, waits, and turns a Failed envelope into its error.
+
+Every mutating call carries a `request_id`. After a lost connection the same call is sent again under the same id, and
+attaches to the first: a command never runs twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote
+
+import aiohttp
+
+from rock import errors
+from rock.sdk.pool import CONNECT_SECONDS, client
+
+PREFIX = "/apis/envs/sandbox/v1"
+
+POLL_SECONDS = 30.0
+"""How long the service holds one request open while a call goes on."""
+
+MARGIN_SECONDS = 30.0
+"""What the client gives on top of the service's own limit, so that the service is always the one to end a call."""
+
+SLOW_SECONDS = 600.0
+"""For calls that the service answers only when done; after it the call is sent again, and attaches."""
+
+CANCEL_SECONDS = 5.0
+
+_AWAY = frozenset({502, 503, 504})
+
+FormMaker = Callable[[], aiohttp.FormData]
+
+
+class _Away(Exception):
+    """The service could not be reached, or said it is down; `pause` is the wait in seconds that it asked for."""
+
+    def __init__(self, error: errors.RockError, pause: float | None = None) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.pause = pause
+
+
+def new_request_id() -> str:
+    """Return an id that no other call has."""
+    return uuid.uuid4().hex
+
+
+class Transport:
+    """Calls to one service with one set of headers.
+
+    Params:
+        base_url: such as `http://localhost:8080`.
+        headers: sent with every request.
+        patience: seconds without any answer after which a call fails with `Unavailable`.
+    """
+
+    def __init__(self, base_url: str, headers: Mapping[str, str], patience: float = 30.0) -> None:
+        self.url = base_url.rstrip("/")
+        self._headers = dict(headers)
+        self._patience = patience
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None, *, wait: float = 0.0) -> Any:
+        """Return the result of a GET.
+
+        Params:
+            path: below the sandbox prefix.
+            wait: seconds that the service may hold the request.
+        Raises:
+            RockError: the service's own error, or `Unavailable`.
+        """
+        return await self._send("GET", path, params=params, limit=wait + MARGIN_SECONDS)
+
+    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Return the result of a POST that the service answers when it is done; otherwise as `get`."""
+        request_id = body.get("request_id") or new_request_id()
+        return await self._send("POST", path, body={**body, "request_id": request_id}, limit=SLOW_SECONDS)
+
+    async def upload(self, path: str, form: FormMaker) -> Any:
+        """Return the result of a multipart POST; form makes a fresh body for each try. Otherwise as `get`."""
+        return await self._send("POST", path, form=form, limit=None)
+
+    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Return the result of a call that may take long: start it, then wait for its end, however long that is.
+
+        When the awaiting task is cancelled, the call is cancelled at the service too. Otherwise as `get`.
+        """
+        request_id = body.get("request_id") or new_request_id()
+        body = {**body, "request_id": request_id, "wait": POLL_SECONDS}
+        try:
+            result = await self._send("POST", path, body=body, limit=POLL_SECONDS + MARGIN_SECONDS)
+            while is_unfinished(result):
+                where = f"/results/{quote(request_id, safe='')}"
+                result = await self.get(where, {"wait": f"{POLL_SECONDS:g}"}, wait=POLL_SECONDS)
+            return result
+        except asyncio.CancelledError as cancelled:
+            await self._cancel(request_id, cancelled)
+            raise
+
+    async def _cancel(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
+        """End a call at the service; what goes wrong is noted on the cancellation, which must go on."""
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                await self.post(f"/results/{quote(request_id, safe='')}/cancel", {})
+        except (errors.RockError, TimeoutError) as error:
+            cancelled.add_note(f"the call {request_id} could not be cancelled at the service: {error}")
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        body: Mapping[str, Any] | None = None,
+        form: FormMaker | None = None,
+        limit: float | None,
+    ) -> Any:
+        """Send until the service answers; a silence of `patience` seconds ends it.
+
+        Params:
+            limit: seconds for one try, None for no limit.
+        """
+        data = None if body is None else json.dumps(body).encode()
+        silent_since, tries = time.monotonic(), 0
+        while True:
+            started = time.monotonic()
+            try:
+                return await self._try(method, path, params, form() if form else data, limit)
+            except _Away as away:
+                # A try that was held open for a while was no silence: an answer was on its way.
+                if time.monotonic() - started > 2 * CONNECT_SECONDS:
+                    silent_since = time.monotonic()
+                tries += 1
+                pause = _backoff(tries) if away.pause is None else away.pause
+                if time.monotonic() + pause - silent_since > self._patience:
+                    raise away.error from away
+                await asyncio.sleep(pause)
+
+    async def _try(
+        self, method: str, path: str, params: Mapping[str, str] | None, data: bytes | aiohttp.FormData | None,
+        limit: float | None,
+    ) -> Any:  # fmt: skip
+        """Send once and return the result; raises the envelope's error, or _Away."""
+        headers = dict(self._headers)
+        if isinstance(data, bytes):
+            headers["Content-Type"] = "application/json"
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=CONNECT_SECONDS)
+        session, url = await client(), self.url + PREFIX + path
+        try:
+            async with session.request(
+                method, url, params=params, data=data, headers=headers, timeout=timeout, allow_redirects=False
+            ) as response:
+                raw = await response.read()
+                return _result(response.status, response.headers, raw, url)
+        except aiohttp.InvalidURL as error:
+            raise errors.BadRequest(f"base_url {self.url!r} is not a URL") from error
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            reason = str(error) or type(error).__name__
+            raise _Away(errors.Unavailable(f"{url} does not answer: {reason}")) from error
+
+
+def is_unfinished(result: Any) -> bool:
+    """Return whether a Success result only says that the call goes on."""
+    return (
+        isinstance(result, dict) and result.get("state") in ("pending", "running")
+        and "request_id" in result and "sandbox_id" not in result
+    )  # fmt: skip
+
+
+def _result(status: int, headers: Mapping[str, str], raw: bytes, url: str) -> Any:
+    """Return a Success envelope's result; raise the error of any other answer."""
+    try:
+        envelope = json.loads(raw)
+    except ValueError:
+        envelope = None
+    if isinstance(envelope, dict) and envelope.get("status") == "Success":
+        return envelope.get("result")
+    if isinstance(envelope, dict) and envelope.get("status") == "Failed":
+        error = errors.from_envelope(envelope)
+    else:
+        error = _foreign(status, url)
+    if status in _AWAY:
+        raise _Away(error, _retry_after(headers))
+    raise error
+
+
+def _foreign(status: int, url: str) -> errors.RockError:
+    """Return the error for an answer that is not the service's: some other server's, or a proxy's."""
+    if status in _AWAY:
+        return errors.Unavailable(f"{url} is down (HTTP {status})")
+    if status == 404:
+        return errors.RouteNotFound(f"{url} does not exist; is base_url that of a ROCK service?")
+    return errors.Internal(f"{url} gave HTTP {status} without an envelope; is base_url that of a ROCK service?")
+
+
+def _retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the Retry-After in seconds, at most 10, or None when there is none to read."""
+    text = headers.get("Retry-After", "")
+    return min(float(text), 10.0) + random.random() * 0.1 if text.isdigit() else None
+
+
+def _backoff(tries: int) -> float:
+    """Return the pause in seconds after that many tries: doubling, jittered so that clients do not come back at once."""
+    return float(min(0.1 * 2**tries, 5.0) * (0.5 + random.random() / 2))
