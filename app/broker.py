@@ -1,0 +1,107 @@
+"""The Celery application: task names, queues, and the settings that every process must share."""
+
+from enum import StrEnum
+from typing import Any
+
+from celery import Celery
+from kombu.entity import Exchange, Queue
+
+from app.config import Config
+from app.keys import Keys
+
+
+class NodeTask(StrEnum):
+    """What the API asks of a node, by name; each task takes `(call_id,)`. tests check that workers register all."""
+
+    CALL = "node.call"
+    CANCEL = "node.cancel"
+    OPENED = "node.opened"
+    START = "node.start"
+    STOP = "node.stop"
+    TRANSFER = "node.transfer"
+    STATISTICS = "node.statistics"
+
+    @property
+    def is_quick(self) -> bool:
+        """True for what the session worker does; False for slow engine work, which has a queue of its own."""
+        return self in (NodeTask.CALL, NodeTask.CANCEL, NodeTask.OPENED)
+
+    def queue(self, node_id: str) -> str:
+        """Return the queue of `node_id` that serves this task."""
+        return Keys.node_queue(node_id) if self.is_quick else Keys.lifecycle_queue(node_id)
+
+
+SWEEP_TASK = "control.sweep"
+# Seconds between sweeps: how long the calls of a dead node wait when no API process is watching them.
+SWEEP_EVERY = 5.0
+
+# Early acknowledgement leaves only prefetched, not yet started messages unacknowledged; Redis hands those out again
+# after so many seconds. Nothing waits for that (a worker that comes back submits all that is in flight on its node),
+# so it is long, and a redelivery finds a finished call and does nothing.
+VISIBILITY_TIMEOUT = 3600
+
+# Messages a session worker fetches per thread: its tasks only submit (under 1 ms), so a batch keeps the threads fed.
+# The lifecycle worker is started with 1: a stop must not sit in a process that is busy with a pull.
+PREFETCH = 8
+
+
+def make_celery(config: Config, eager: bool = False) -> Celery:
+    """Return the Celery application of this service, with no task registered.
+
+    Params:
+        config: its `redis` section is read.
+        eager: run registered tasks inside the sender (tests only).
+    """
+    app = Celery("rock", broker=config.redis.url, set_as_current=False)
+    app.conf.update(_settings(Keys(config.redis.prefix)), task_always_eager=eager, task_eager_propagates=eager)
+    return app
+
+
+def _settings(keys: Keys) -> dict[str, Any]:
+    """Return the settings shared by senders, workers and beat; every one on purpose."""
+    return {
+        # Data only: whoever can write to Redis must not be able to run code here.
+        "accept_content": ["json"],
+        "task_serializer": "json",
+        "result_serializer": "json",
+        # Answers are envelopes under the call id, not Celery results.
+        "task_ignore_result": True,
+        "result_backend": None,
+        # A call is idempotent, and recovery goes by the node's in-flight set, so late acknowledgement would add nothing.
+        "task_acks_late": False,
+        "worker_prefetch_multiplier": PREFETCH,
+        "broker_transport_options": {
+            "global_keyprefix": keys.broker_prefix(),
+            "visibility_timeout": VISIBILITY_TIMEOUT,
+            # A cut connection is noticed, and a sender never hangs on a dead server.
+            "socket_keepalive": True,
+            "socket_connect_timeout": 3,
+            "socket_timeout": 10,
+            "health_check_interval": 25,
+        },
+        # Senders are greenlets: each needs a connection of its own while it publishes, for a fraction of a millisecond.
+        "broker_pool_limit": 32,
+        "broker_connection_retry_on_startup": True,
+        # None: a worker must outlive a Redis that is away for long.
+        "broker_connection_max_retries": None,
+        # The API answers 503 at once instead of retrying in the caller's time.
+        "task_publish_retry": False,
+        "task_create_missing_queues": True,
+        "task_default_queue": keys.control_queue(),
+        "task_queues": [Queue(keys.control_queue(), Exchange(keys.control_queue()), routing_key=keys.control_queue())],
+        # Remote control and events cost fan-out messages and keys; health comes from heartbeats.
+        "worker_enable_remote_control": False,
+        "worker_send_task_events": False,
+        "task_send_sent_event": False,
+        "worker_hijack_root_logger": False,
+        "timezone": "UTC",
+        "enable_utc": True,
+        "beat_schedule": {
+            "sweep": {
+                "task": SWEEP_TASK,
+                "schedule": SWEEP_EVERY,
+                # A sweep that waited longer than the next one is pointless.
+                "options": {"queue": keys.control_queue(), "expires": SWEEP_EVERY},
+            }
+        },
+    }

@@ -1,0 +1,147 @@
+"""A call: one request with an id that a node answers once. Pure data, shared by the API and the nodes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class CallState(StrEnum):
+    """Where a call is: claimed, taken by its node, or answered."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+
+
+class Route(StrEnum):
+    """What a call asks for. Its value is the last part of the URL and stands in `Call.route`."""
+
+    START = "start"
+    STOP = "stop"
+    CREATE_SESSION = "create_session"
+    RUN_IN_SESSION = "run_in_session"
+    CLOSE_SESSION = "close_session"
+    EXECUTE = "execute"
+    READ_FILE = "read_file"
+    WRITE_FILE = "write_file"
+    UPLOAD = "upload"
+    STATISTICS = "get_sandbox_statistics"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One request on its way to the node that answers it."""
+
+    call_id: str
+    request_id: str
+    # Owner of the API key that asked; "" when the service runs without keys.
+    owner: str
+    route: str
+    sandbox_id: str
+    # The dumped request. {} once the call is done: it may hold file contents or a registry password.
+    body: dict[str, Any] = field(default_factory=dict, repr=False)
+    # Owning node; "" until the claim found it.
+    node: str = ""
+    # Epoch seconds.
+    created: float = 0.0
+    # Epoch seconds after which a call that no node has taken is failed and must not run; None = never.
+    deadline: float | None = None
+    state: CallState = CallState.PENDING
+    # Epoch seconds when the node took it; None before.
+    started: float | None = None
+    # The answer, once done.
+    envelope: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def done(self) -> bool:
+        """True once the call has its envelope: a node must not run it any more."""
+        return self.state is CallState.DONE
+
+    def to_hash(self, body_json: str, mark: str) -> dict[str, str]:
+        """Return the fields of the Redis hash of a new call; `mark` is its fingerprint."""
+        return {
+            "request_id": self.request_id, "owner": self.owner, "route": self.route, "sandbox": self.sandbox_id,
+            "node": self.node, "created": str(self.created), "fingerprint": mark, "state": CallState.PENDING.value,
+            "deadline": "" if self.deadline is None else str(self.deadline), "body": body_json,
+        }  # fmt: skip
+
+    @classmethod
+    def from_hash(cls, id_: str, fields: Mapping[str, str]) -> "Call":
+        """Return the call in the hash `fields`. Raises KeyError when it is not one."""
+        return cls(
+            call_id=id_, request_id=fields["request_id"], owner=fields["owner"], route=fields["route"],
+            sandbox_id=fields["sandbox"], node=fields.get("node", ""), state=CallState(fields["state"]),
+            body=json.loads(fields.get("body") or "{}"), created=float(fields["created"]),
+            deadline=float(fields["deadline"]) if fields.get("deadline") else None,
+            started=float(fields["started"]) if fields.get("started") else None,
+            envelope=json.loads(fields["envelope"]) if fields.get("envelope") else None,
+        )  # fmt: skip
+
+
+class ClaimWord(StrEnum):
+    """What became of a claim; the first three carry on, the others are refusals."""
+
+    NEW = "new"
+    ATTACHED = "attached"
+    DONE = "done"
+    # The request id was used for another route, sandbox or body.
+    CONFLICT = "conflict"
+    # Commands: no such sandbox for this caller; not running; its node is silent.
+    MISSING = "missing"
+    STATE = "state"
+    LOST = "lost"
+    # Starts: the sandbox id is taken; no room on that node.
+    EXISTS = "exists"
+    FULL = "full"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The answer to a claim."""
+
+    word: ClaimWord
+    # NEW and ATTACHED: the owning node. LOST: the silent one.
+    node: str = ""
+    # DONE: the answer.
+    envelope: dict[str, Any] | None = None
+    # STATE, LOST and EXISTS: the state of the sandbox; STATE also the event that ended it and why.
+    state: str = ""
+    stop_event: str = ""
+    reason: str = ""
+
+    @classmethod
+    def from_reply(cls, reply: list[str]) -> "Claim":
+        """Return the claim in a script's reply: a word and what belongs to it."""
+        word, rest = ClaimWord(reply[0]), reply[1:]
+        if word is ClaimWord.DONE:
+            return cls(word, envelope=json.loads(rest[0]))
+        if word is ClaimWord.STATE:
+            return cls(word, state=rest[0], stop_event=rest[1], reason=rest[2])
+        if word is ClaimWord.LOST:
+            return cls(word, node=rest[0], state=rest[1])
+        if word is ClaimWord.EXISTS:
+            return cls(word, state=rest[0])
+        return cls(word, node=rest[0] if rest else "")
+
+
+def call_id(owner: str, request_id: str) -> str:
+    """Return the id under which `owner`'s request is known everywhere: 32 hex digits.
+
+    Hashing keeps caller-chosen text out of keys and queues, and one owner's ids out of another's reach.
+    """
+    return hashlib.sha256(f"{owner}\0{request_id}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def encode(value: Any) -> str:
+    """Return `value` as compact JSON, the same text for the same value. Raises TypeError for foreign types."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)
+
+
+def fingerprint(call: Call, body_json: str) -> str:
+    """Return what must be equal when a request id is sent again: a digest of route, sandbox and body."""
+    digest = hashlib.sha256(f"{call.route}\0{call.sandbox_id}\0".encode())
+    digest.update(body_json.encode())
+    return digest.hexdigest()[:32]

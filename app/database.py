@@ -1,0 +1,57 @@
+"""The way into Redis: one client per process, Lua scripts from files, faults translated once."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from rock.errors import Unavailable
+
+# redis-py types every reply as bytes | str | …, whatever `decode_responses` says; what we take is annotated where taken.
+Client = Any
+
+_LUA = Path(__file__).with_name("lua")
+
+
+def connect(url: str, **options: Any) -> Client:
+    """Return a client for the Redis at `url`; connections are made on use, from one pool.
+
+    Params:
+        url: redis://, rediss:// or unix:// address.
+        options: further redis-py connection options.
+    """
+    # No socket_timeout: a blocking read must not be cut short; a dead peer is found by keepalive and by the
+    # connect timeout of the next attempt. One quick retry hides an idle connection that the server has closed.
+    settings: dict[str, Any] = {
+        "decode_responses": True,
+        "socket_connect_timeout": 3,
+        "socket_keepalive": True,
+        **options,
+    }
+    return redis.Redis.from_url(url, **settings)
+
+
+@contextmanager
+def redis_faults() -> Iterator[None]:
+    """Turn a Redis fault into `Unavailable` (503): the border between redis-py's errors and ours."""
+    try:
+        yield
+    except redis.exceptions.NoScriptError:
+        raise
+    except redis.exceptions.RedisError as error:
+        raise Unavailable("the database (Redis) does not answer; try again shortly") from error
+
+
+@cache
+def source(name: str) -> str:
+    """Return the text of lua/<name>.lua. Raises OSError when the package is incomplete."""
+    return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def script(client: Client, name: str) -> Callable[..., Any]:
+    """Return lua/<name>.lua as a callable `(keys, args)`, loaded into Redis on first use and again after a restart."""
+    made: Callable[..., Any] = client.register_script(source(name))
+    return made

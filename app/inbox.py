@@ -1,0 +1,168 @@
+"""One Redis subscription per process, shared by everybody who waits for something to be announced.
+
+A message is `<name>` or `<name> <JSON>`. Waiters register before they look, so nothing is missed while the subscription
+stands; when it was cut, every waiter looks once after it is back.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import redis
+
+from app.database import Client
+
+log = logging.getLogger(__name__)
+
+Read = Callable[[str], dict[str, Any] | None]
+
+# Seconds without any message after which the connection is asked for a sign of life; as long again, and it is dead.
+QUIET = 10.0
+# Seconds between attempts to reach a Redis that is away.
+RETRY = 0.5
+
+
+class Waiter:
+    """Someone waiting for one name. Use as a context: inside it, an announcement is not missed."""
+
+    def __init__(self, inbox: "Inbox", name: str) -> None:
+        self._inbox, self.name = inbox, name
+        self._event = threading.Event()
+        # The announced envelope; stays None if the message carried none, or if it is only a hint to look.
+        self._payload: dict[str, Any] | None = None
+
+    def __enter__(self) -> "Waiter":
+        """Register. Raises Unavailable when the subscription cannot be made."""
+        self._inbox.add(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Unregister."""
+        self._inbox.remove(self)
+
+    def wake(self, payload: dict[str, Any] | None) -> None:
+        """Let the waiter go on, with the envelope if it came along."""
+        self._payload = payload or self._payload
+        self._event.set()
+
+    def wait(self, timeout: float | None) -> dict[str, Any] | None:
+        """Return the envelope, waiting up to `timeout` seconds (None: for ever); None when it did not come."""
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._event.wait(None if end is None else max(0.0, end - time.monotonic())):
+            self._event.clear()
+            found = self._payload or self._inbox.read(self.name)
+            if found is not None:
+                return found
+        return None
+
+    def pause(self, timeout: float) -> bool:
+        """Wait up to `timeout` seconds for one announcement of a name that has no envelope; True if it came."""
+        told = self._event.wait(timeout)
+        self._event.clear()
+        return told
+
+
+class Inbox:
+    """The subscription and its waiters. Its thread starts with the first waiter, so that it survives a fork."""
+
+    def __init__(self, client: Client, channel: str, read: Read) -> None:
+        """
+        Params:
+            client: for a connection of its own.
+            channel: what to subscribe to.
+            read: looks up what a name's message did not carry; None when there is nothing yet.
+        """
+        self._client, self._channel, self.read = client, channel, read
+        self._waiters: dict[str, set[Waiter]] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._subscribed = threading.Event()
+        self._closed = False
+
+    def expect(self, name: str) -> Waiter:
+        """Return a waiter for `name`, not yet registered."""
+        return Waiter(self, name)
+
+    def names(self) -> list[str]:
+        """Return the names that are waited for."""
+        with self._lock:
+            return list(self._waiters)
+
+    def add(self, waiter: Waiter) -> None:
+        """Register a waiter; the first one starts the subscription and waits up to 3 s until it stands.
+
+        When Redis is away the waiter is registered all the same: it looks once after the subscription is back.
+        """
+        with self._lock:
+            self._waiters.setdefault(waiter.name, set()).add(waiter)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
+                self._thread.start()
+        if not self._subscribed.is_set():
+            self._subscribed.wait(3)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Forget a waiter."""
+        with self._lock:
+            others = self._waiters.get(waiter.name, set())
+            others.discard(waiter)
+            if not others:
+                self._waiters.pop(waiter.name, None)
+
+    def close(self) -> None:
+        """End the thread and its connection within a second."""
+        self._closed = True
+        if self._thread is not None:
+            self._thread.join(2)
+
+    def _run(self) -> None:
+        """Subscribe, deliver, and after a cut subscribe again, until closed."""
+        while not self._closed:
+            try:
+                with self._client.pubsub(ignore_subscribe_messages=False) as subscription:
+                    self._listen(subscription)
+            except (redis.RedisError, OSError, ValueError) as error:
+                self._subscribed.clear()
+                log.warning("the subscription to completed calls was cut (%s); subscribing again", type(error).__name__)
+                time.sleep(RETRY)
+
+    def _listen(self, subscription: Any) -> None:
+        """Deliver messages until the connection breaks. Raises redis.ConnectionError when it is silent for too long."""
+        subscription.subscribe(self._channel)
+        heard, asked = time.monotonic(), False
+        while not self._closed:
+            message = subscription.get_message(timeout=1.0)
+            if message is not None:
+                heard, asked = time.monotonic(), False
+                self._receive(message)
+            elif time.monotonic() - heard > QUIET:
+                if asked:
+                    raise redis.ConnectionError("no answer to a ping")
+                subscription.ping()
+                heard, asked = time.monotonic(), True
+
+    def _receive(self, message: dict[str, Any]) -> None:
+        """Handle one message of the subscription."""
+        if message["type"] == "subscribe":
+            # Whatever was announced while nobody listened is found by looking.
+            self._wake(self.names())
+            self._subscribed.set()
+        elif message["type"] == "message":
+            name, _, text = message["data"].partition(" ")
+            self._wake([name], text)
+
+    def _wake(self, names: list[str], text: str = "") -> None:
+        """Wake the waiters of `names`; `text` is the envelope, if it came along."""
+        for name in names:
+            with self._lock:
+                waiters = list(self._waiters.get(name, ()))
+            if waiters:
+                payload = json.loads(text) if text else None
+                for waiter in waiters:
+                    waiter.wake(payload)

@@ -1,0 +1,100 @@
+"""Every Redis key, channel and queue name of the service: the one place that spells them.
+
+Owner says which part writes a key; lifetime says when it goes away. Lua scripts receive their names from here,
+those that depend on a node found inside a script as templates (`*` stands for the node id).
+"""
+
+import re
+from dataclasses import dataclass
+
+from rock.errors import BadRequest
+
+# Names that users choose become parts of keys and of container names, so they hold no separator and no odd letter.
+NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}"
+_NAME = re.compile(NAME_PATTERN)
+_PREFIX = re.compile(r"[A-Za-z0-9_.:-]*")
+
+
+def check_name(value: str, field: str) -> str:
+    """Return `value` if it may be used as a sandbox or node id.
+
+    Raises BadRequest naming `field` and the pattern otherwise.
+    """
+    if not _NAME.fullmatch(value):
+        raise BadRequest(f"{field}: must match {NAME_PATTERN}, got {value[:80]!r}", field=field)
+    return value
+
+
+@dataclass(frozen=True)
+class Keys:
+    """Names of one service in one Redis; `prefix` keeps several services in one Redis apart."""
+
+    prefix: str = "rock:"
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix that could be mistaken for a template or a pattern. Raises ValueError."""
+        if not _PREFIX.fullmatch(self.prefix):
+            raise ValueError(f"redis.prefix: letters, digits and _.:- only, got {self.prefix!r}")
+
+    def sandbox(self, sandbox_id: str) -> str:
+        """Hash, the record of a sandbox (records.SandboxRecord). Written by SandboxStore; expires after its end."""
+        return f"{self.prefix}sandbox:{sandbox_id}"
+
+    def sandboxes(self) -> str:
+        """Sorted set, sandbox id -> creation time. Ids whose record has expired are dropped by the sweep."""
+        return f"{self.prefix}sandboxes"
+
+    def nodes(self) -> str:
+        """Set of the ids of all nodes ever registered and not yet forgotten."""
+        return f"{self.prefix}nodes"
+
+    def node(self, node_id: str) -> str:
+        """Hash, the record of a node (records.NodeRecord). Written by NodeStore; kept until the node is forgotten."""
+        return f"{self.prefix}node:{node_id}"
+
+    def node_sandboxes(self, node_id: str) -> str:
+        """Set of the ids that hold capacity on the node; changes only together with its used_* counters."""
+        return f"{self.prefix}node:{node_id}:sandboxes"
+
+    def node_leases(self, node_id: str) -> str:
+        """Sorted set, running sandbox -> when its lease ends (epoch seconds). Read by the node's reaper."""
+        return f"{self.prefix}node:{node_id}:leases"
+
+    def node_inflight(self, node_id: str) -> str:
+        """Sorted set, call id -> when it was claimed. What a node that comes back submits again."""
+        return f"{self.prefix}node:{node_id}:inflight"
+
+    def call(self, call_id: str) -> str:
+        """Hash, one call and later its envelope. Written by ResultStore; expires after completion."""
+        return f"{self.prefix}call:{call_id}"
+
+    def blob(self, call_id: str) -> str:
+        """List, chunks of a file on their way (BlobStore). Bounded; expires when nobody moves it."""
+        return f"{self.prefix}blob:{call_id}"
+
+    def done(self) -> str:
+        """Channel; one message per completed call: its id, a space, and the envelope when that is small."""
+        return f"{self.prefix}done"
+
+    def freed(self) -> str:
+        """List of at most a few tokens, pushed when capacity is given back; a start that waits for room pops one."""
+        return f"{self.prefix}freed"
+
+    def broker_prefix(self) -> str:
+        """Prefix of the keys that Celery's transport makes (queues, bindings, unacknowledged messages)."""
+        return f"{self.prefix}celery:"
+
+    @staticmethod
+    def node_queue(node_id: str) -> str:
+        """Queue of the node's session worker."""
+        return f"node.{node_id}"
+
+    @staticmethod
+    def lifecycle_queue(node_id: str) -> str:
+        """Queue of the node's lifecycle worker: the slow engine work."""
+        return f"node.{node_id}.lifecycle"
+
+    @staticmethod
+    def control_queue() -> str:
+        """Queue of cluster work that any node may do (the sweep)."""
+        return "control"

@@ -1,0 +1,36 @@
+-- Claim one call on a sandbox: the same request id attaches, a new one is stored and put in flight on the owning node.
+-- One script, so that no call slips in between a check and the sandbox's end, and a step costs one round trip.
+-- KEYS: call, sandbox
+-- ARGV: now, fingerprint, owner, is_admin, need_running, lost_before,
+--       template of node hash, of node leases, of node in-flight, call id, then field/value pairs of the call
+-- Returns {word, ...}: new|attached|done|conflict|missing|state|lost with what Python needs to answer.
+local now = tonumber(ARGV[1])
+local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'state', 'envelope', 'node')
+if known[1] then
+  if known[1] ~= ARGV[2] then return {'conflict'} end
+  if known[2] == 'done' then return {'done', known[3]} end
+  return {'attached', known[4]}
+end
+local box = redis.call('HMGET', KEYS[2], 'owner', 'state', 'node', 'lease', 'start_call', 'stop_event', 'reason')
+if not box[1] then return {'missing'} end
+if box[1] ~= ARGV[3] and ARGV[4] ~= '1' then return {'missing'} end
+if ARGV[5] == '1' and box[2] ~= 'running' then return {'state', box[2], box[6] or '', box[7] or ''} end
+local node = box[3]
+local function named(template) return (string.gsub(template, '%*', node)) end
+local beat = tonumber(redis.call('HGET', named(ARGV[7]), 'heartbeat') or '0')
+if beat < tonumber(ARGV[6]) then return {'lost', node, box[2]} end
+redis.call('HSET', KEYS[1], unpack(ARGV, 11))
+redis.call('HSET', KEYS[1], 'node', node)
+redis.call('ZADD', named(ARGV[9]), now, ARGV[10])
+if box[2] == 'running' then
+  -- The sandbox's incarnation is noted, so that a late completion cannot touch the counter of a later one.
+  redis.call('HSET', KEYS[1], 'counted', box[5])
+  local lease = tonumber(box[4])
+  redis.call('HINCRBY', KEYS[2], 'inflight', 1)
+  if lease > 0 then
+    local expires = string.format('%.3f', now + lease)
+    redis.call('HSET', KEYS[2], 'expires', expires)
+    redis.call('ZADD', named(ARGV[8]), expires, string.match(KEYS[2], '[^:]*$'))
+  end
+end
+return {'new', node}

@@ -1,0 +1,207 @@
+"""What Redis keeps of sandboxes and nodes, and the moves a sandbox may make. Pure: no Redis, no clock."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class State(StrEnum):
+    """The states of a sandbox."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    STOPPED = "stopped"
+    ARCHIVING = "archiving"
+    ARCHIVED = "archived"
+    DELETED = "deleted"
+
+
+class Event(StrEnum):
+    """Why a sandbox moved; stands in `state_history` and in `stop_event`."""
+
+    CREATE = "create"
+    STARTED = "started"
+    START_FAILED = "start_failed"
+    STOP = "stop"
+    EXPIRED = "lease_expired"
+    GONE = "container_gone"
+    OUT_OF_MEMORY = "out_of_memory"
+    NODE_LOST = "node_lost"
+    DELETE = "delete"
+
+    @property
+    def is_death(self) -> bool:
+        """True when nobody asked for the end: later calls are told `sandbox_gone` (5000), not the caller's fault."""
+        return self in (Event.GONE, Event.OUT_OF_MEMORY, Event.NODE_LOST)
+
+
+class Phase(StrEnum):
+    """The phases of a start, as clients show them."""
+
+    IMAGE_PULL = "image_pull"
+    DOCKER_RUN = "docker_run"
+
+
+class PhaseStatus(StrEnum):
+    """Where a phase is."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    SUCCESS = "success"
+    FAILED = "failed"
+    TIMEOUT = "timeout"
+
+
+class NodeState(StrEnum):
+    """Whether a node takes new sandboxes."""
+
+    ACTIVE = "active"
+    DRAINING = "draining"
+
+
+# The only allowed moves; app/lua/transition.lua carries them out.
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    State.PENDING: frozenset({State.RUNNING, State.STOPPED}),
+    State.RUNNING: frozenset({State.STOPPED}),
+    State.STOPPED: frozenset({State.PENDING, State.ARCHIVING, State.DELETED}),
+    State.ARCHIVING: frozenset({State.ARCHIVED, State.STOPPED}),
+    State.ARCHIVED: frozenset({State.PENDING, State.DELETED}),
+    State.DELETED: frozenset(),
+}
+
+_JSON = ("spec", "identity", "port_mapping", "container")
+_NUMBERS = ("lease", "created", "expires", "started", "stopped")
+_TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key")
+
+
+@dataclass(frozen=True)
+class SandboxRecord:
+    """One sandbox as Redis keeps it. Times are epoch seconds, 0 = not yet."""
+
+    sandbox_id: str
+    owner: str
+    node: str
+    # CPUs and bytes that are reserved on the node while the sandbox is in its `sandboxes` set.
+    cpus: float
+    memory: int
+    # Idle lease in seconds; 0: never expires.
+    lease: float
+    created: float
+    # The StartRequest without credentials, variables and docker_args: what status shows.
+    spec: dict[str, Any] = field(default_factory=dict)
+    # user_id, experiment_id, namespace, cluster of the caller's headers.
+    identity: dict[str, str] = field(default_factory=dict)
+    state: State = State.PENDING
+    # The start call, which also tells one life of a reused id from the next.
+    start_call: str = ""
+    route_key: str = ""
+    expires: float = 0.0
+    # Calls in flight: the lease does not end while there are any.
+    inflight: int = 0
+    started: float = 0.0
+    stopped: float = 0.0
+    # Event that ended it, and the reason in words.
+    stop_event: str = ""
+    reason: str = ""
+    # Where it runs, as the node says.
+    host_name: str = ""
+    host_ip: str = ""
+    runtime: str = ""
+    port_mapping: dict[str, int] = field(default_factory=dict)
+    # What the node keeps of its container (id, …); never shown.
+    container: dict[str, Any] = field(default_factory=dict)
+    phases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def failed_start(self) -> bool:
+        """True when it never ran: its status stays visible so that polling clients learn why."""
+        return self.stop_event == Event.START_FAILED.value
+
+    def to_hash(self) -> dict[str, str]:
+        """Return the fields of the Redis hash; CPUs become thousandths, so that sums are exact."""
+        fields: dict[str, Any] = {
+            "owner": self.owner, "node": self.node, "cpus": millicpus(self.cpus), "memory": self.memory,
+            "lease": self.lease, "created": self.created, "state": self.state.value, "start_call": self.start_call,
+            "route_key": self.route_key, "expires": self.expires, "inflight": self.inflight, "started": self.started,
+            "stopped": self.stopped, "stop_event": self.stop_event, "reason": self.reason, "host_name": self.host_name,
+            "host_ip": self.host_ip, "runtime": self.runtime, "history": ",".join(map(json.dumps, self.history)),
+        }  # fmt: skip
+        fields.update({name: json.dumps(getattr(self, name)) for name in _JSON})
+        fields.update({phase_field(name): json.dumps(phase) for name, phase in self.phases.items()})
+        return {name: str(value) for name, value in fields.items()}
+
+    @classmethod
+    def from_hash(cls, sandbox_id: str, fields: Mapping[str, str]) -> "SandboxRecord":
+        """Return the record in the hash `fields`. Raises KeyError when it is not one."""
+        decoded: dict[str, Any] = {name: json.loads(fields.get(name) or "{}") for name in _JSON}
+        decoded.update({name: float(fields.get(name) or 0) for name in _NUMBERS})
+        decoded.update({name: fields.get(name, "") for name in _TEXTS})
+        return cls(
+            sandbox_id=sandbox_id, owner=fields["owner"], node=fields["node"], state=State(fields["state"]),
+            cpus=int(fields["cpus"]) / 1000, memory=int(fields["memory"]), inflight=int(fields.get("inflight") or 0),
+            phases={phase.value: json.loads(fields[phase_field(phase.value)])
+                    for phase in Phase if phase_field(phase.value) in fields},
+            history=json.loads(f"[{fields.get('history', '')}]"), **decoded,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NodeRecord:
+    """One node as Redis keeps it."""
+
+    node_id: str
+    # What it has to give, overcommit included: CPUs and bytes.
+    cpus: float
+    memory: int
+    used_cpus: float = 0.0
+    used_memory: int = 0
+    labels: dict[str, str] = field(default_factory=dict)
+    state: NodeState = NodeState.ACTIVE
+    # Epoch seconds of the last sign of life; 0 = it has left.
+    heartbeat: float = 0.0
+    # docker, podman, local or remote.
+    deployment: str = ""
+    host_name: str = ""
+    host_ip: str = ""
+    # Further facts for people (engine version, started, …), texts.
+    info: dict[str, str] = field(default_factory=dict)
+
+    def fits(self, cpus: float, memory: int) -> bool:
+        """Return whether `cpus` and `memory` bytes are free."""
+        free_cpus = millicpus(self.cpus) - millicpus(self.used_cpus)
+        return millicpus(cpus) <= free_cpus and memory <= self.memory - self.used_memory
+
+    def to_hash(self) -> dict[str, str]:
+        """Return what a registration writes: not the reservations, state and heartbeat, which are not the node's."""
+        return {
+            "cpus": str(millicpus(self.cpus)), "memory": str(self.memory), "labels": json.dumps(self.labels),
+            "deployment": self.deployment, "host_name": self.host_name, "host_ip": self.host_ip,
+            "info": json.dumps(self.info),
+        }  # fmt: skip
+
+    @classmethod
+    def from_hash(cls, node_id: str, fields: Mapping[str, str]) -> "NodeRecord":
+        """Return the record in the hash `fields`. Raises KeyError when it is not one."""
+        return cls(
+            node_id=node_id, cpus=int(fields["cpus"]) / 1000, memory=int(fields["memory"]),
+            used_cpus=int(fields.get("used_cpus") or 0) / 1000, used_memory=int(fields.get("used_memory") or 0),
+            labels=json.loads(fields.get("labels") or "{}"), state=NodeState(fields.get("state", "active")),
+            heartbeat=float(fields.get("heartbeat") or 0), deployment=fields.get("deployment", ""),
+            host_name=fields.get("host_name", ""), host_ip=fields.get("host_ip", ""),
+            info=json.loads(fields.get("info") or "{}"),
+        )  # fmt: skip
+
+
+def millicpus(cpus: float) -> int:
+    """Return `cpus` in thousandths, rounded up: a reservation is never smaller than what is used."""
+    thousandths = round(cpus * 1000, 3)
+    whole = int(thousandths)
+    return whole if whole == thousandths else whole + 1
+
+
+def phase_field(phase: str) -> str:
+    """Return the hash field that holds a phase: fields of their own, so that two writers do not undo each other."""
+    return f"phase:{phase}"

@@ -1,0 +1,142 @@
+"""Calls and their answers in Redis: claim once, complete once, wait for the completion."""
+
+import json
+from typing import Any
+
+from app.calls import Call, Claim, ClaimWord, encode, fingerprint
+from app.database import Client, redis_faults, script
+from app.inbox import Inbox, Waiter
+from app.keys import Keys
+from app.records import Event, State
+from rock.errors import BadRequest, NodeLost, NotFound, NotRunning, RockError, SandboxGone
+
+# An envelope up to this many bytes rides in the message that announces it, which saves its reader a round trip.
+# Every API process gets every message, so big ones stay out of it.
+INLINE_LIMIT = 32 * 1024
+
+
+class ResultStore:
+    """Claims, completions and waits. One per process; its subscription starts with the first wait."""
+
+    def __init__(self, redis: Client, keys: Keys, lost_after: float = 15.0, ttl: float = 3600.0) -> None:
+        """
+        Params:
+            redis: client with decoded responses.
+            lost_after: seconds without a heartbeat after which a node gets no new call.
+            ttl: seconds for which an answer can be fetched again.
+        """
+        self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
+        self._claim, self._complete = script(redis, "claim"), script(redis, "complete")
+        self._running = script(redis, "running")
+        self._inbox = Inbox(redis, keys.done(), self._read_envelope)
+
+    def claim(self, call: Call, now: float, *, admin: bool = False, need_running: bool = True) -> Claim:
+        """Claim `call` on its sandbox in one script: seen by its owner, running, lease prolonged, in flight on its node.
+
+        Params:
+            now: epoch seconds.
+            admin: the caller sees every owner's sandboxes.
+            need_running: False for calls that an ended sandbox takes too (stop).
+        Returns:
+            NEW (the caller must now send it to `claim.node`), ATTACHED (wait for it) or DONE (with the envelope).
+        Raises:
+            BadRequest: the request id was used for another route, sandbox or body.
+            NotFound, NotRunning, SandboxGone, NodeLost: about the sandbox.
+        """
+        keys, body = self._keys, encode(call.body)
+        mark = fingerprint(call, body)
+        args: list[Any] = [now, mark, call.owner, int(admin), int(need_running), now - self._lost_after]
+        args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]
+        for pair in call.to_hash(body, mark).items():
+            args += pair
+        with redis_faults():
+            reply = self._claim([keys.call(call.call_id), keys.sandbox(call.sandbox_id)], args)
+        claim = Claim.from_reply(reply)
+        if claim.word in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.DONE):
+            return claim
+        raise refusal(call, claim)
+
+    def load(self, call_id: str) -> Call | None:
+        """Return the call with its state and, once done, its envelope; None when unknown or forgotten."""
+        with redis_faults():
+            fields = self._redis.hgetall(self._keys.call(call_id))
+        return Call.from_hash(call_id, fields) if fields else None
+
+    def mark_running(self, call_id: str, now: float) -> bool:
+        """Note that the node took the call; False when it is done or unknown, and then must not run."""
+        with redis_faults():
+            return self._running([self._keys.call(call_id)], [now]) in ("pending", "running")
+
+    def complete(self, call_id: str, envelope: dict[str, Any], now: float, *, only_pending: bool = False) -> bool:
+        """Answer a call; the first answer wins. Gives back all that the call held and wakes its waiters.
+
+        Params:
+            envelope: the whole answer of the wire.
+            only_pending: answer only if no node has taken it yet.
+        Returns:
+            True when this envelope became the answer.
+        """
+        keys = self._keys
+        args = [call_id, encode(envelope), now, int(self._ttl), int(only_pending), keys.done(), INLINE_LIMIT]
+        args += [keys.sandbox("*"), keys.node_leases("*"), keys.node_inflight("*")]
+        with redis_faults():
+            return self._complete([keys.call(call_id)], args) == 1
+
+    def fail(self, call_id: str, error: RockError, now: float, *, only_pending: bool = False) -> bool:
+        """Answer a call with an error; as `complete`."""
+        return self.complete(call_id, error.to_envelope(), now, only_pending=only_pending)
+
+    def expect(self, call_id: str) -> Waiter:
+        """Return a context in which the completion of `call_id` is not missed; enter it before claiming."""
+        return self._inbox.expect(call_id)
+
+    def wait(self, call_id: str, timeout: float | None) -> dict[str, Any] | None:
+        """Return the envelope of `call_id`, waiting up to `timeout` seconds (None: for ever); None when still open."""
+        with self.expect(call_id) as waiter:
+            return self._read_envelope(call_id) or waiter.wait(timeout)
+
+    def waiting(self) -> list[str]:
+        """Return the ids for which this process has waiters."""
+        return self._inbox.names()
+
+    def inflight(self, node: str) -> list[str]:
+        """Return the ids of the calls that `node` has not answered, oldest first."""
+        with redis_faults():
+            return self._redis.zrange(self._keys.node_inflight(node), 0, -1)
+
+    def close(self) -> None:
+        """End the subscription; waiters still inside return None at their own timeouts."""
+        self._inbox.close()
+
+    def _read_envelope(self, call_id: str) -> dict[str, Any] | None:
+        """Return the stored envelope, or None when the call is open or unknown."""
+        with redis_faults():
+            text = self._redis.hget(self._keys.call(call_id), "envelope")
+        return decode_envelope(text)
+
+
+def decode_envelope(text: str | None) -> dict[str, Any] | None:
+    """Return the envelope in `text`, or None for no text."""
+    if not text:
+        return None
+    envelope: dict[str, Any] = json.loads(text)
+    return envelope
+
+
+def refusal(call: Call, claim: Claim) -> RockError:
+    """Return the error that tells the caller why `claim` was refused."""
+    name = f"Sandbox {call.sandbox_id}"
+    about: dict[str, Any] = {"sandbox_id": call.sandbox_id}
+    if claim.word is ClaimWord.CONFLICT:
+        text = f"request_id {call.request_id!r} was already used for another route, sandbox or body; use a new one"
+        return BadRequest(text, request_id=call.request_id)
+    if claim.word is ClaimWord.MISSING:
+        return NotFound(f"{name} not found", **about)
+    if claim.word is ClaimWord.LOST:
+        return NodeLost(f"{name} is on node {claim.node}, which does not answer (node lost)", node=claim.node, **about)
+    why = f" ({claim.reason})" if claim.reason else ""
+    if claim.stop_event in [event.value for event in Event if event.is_death]:
+        return SandboxGone(f"{name} is gone: {claim.stop_event}{why}; start a new one", **about)
+    if claim.state == State.PENDING.value:
+        return NotRunning(f"{name} is still starting; wait until is_alive says true", **about)
+    return NotRunning(f"{name} is {claim.state}{why}; start a new one", **about)
