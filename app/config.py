@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from app import config_source as source
 from app.sections import build
@@ -112,9 +113,6 @@ class Celery:
     """Commands are submitted, not waited for, so few threads carry many."""
     lifecycle_threads: int = field(default=8, metadata={"least": 1})
     """Starts, stops and transfers at once."""
-    prefetch_multiplier: int = field(default=8, metadata={"least": 1})
-    visibility_timeout_seconds: int = field(default=3600, metadata={"least": 60})
-    """A message whose worker died comes back after this; answers do not depend on it."""
 
 
 @dataclass(frozen=True)
@@ -253,7 +251,9 @@ def load(env: str | None = None, environ: Mapping[str, str] | None = None) -> Co
     values = source.read_file(path, SECTIONS) if path else {}
     for (section, key), text in source.overrides(variables, SECTIONS, NAMED).items():
         values.setdefault(section, {})[key] = text
-    sections = {section: build(kind, values.get(section, {}), section) for section, kind in SECTIONS.items()}
+    sections: dict[str, Any] = {
+        section: build(kind, values.get(section, {}), section) for section, kind in SECTIONS.items()
+    }
     return _complete(Config(env=name, source=str(path or ""), **sections))
 
 
@@ -272,3 +272,14 @@ def _complete(config: Config) -> Config:
     )
     server = dataclasses.replace(server, data_dir=str(Path(server.data_dir).expanduser().resolve()))
     return dataclasses.replace(config, redis=redis, node=node, server=server)
+
+
+def masked(config: Config) -> dict[str, Any]:
+    """Return the configuration as plain values, with every secret as `***`."""
+    shown = dataclasses.asdict(config)
+    for entry in shown["auth"]["keys"]:
+        entry["key"] = "***"
+    parts = urlsplit(config.redis.url)
+    if parts.password:
+        shown["redis"]["url"] = config.redis.url.replace(f":{parts.password}@", ":***@", 1)
+    return shown

