@@ -29,7 +29,7 @@ MARGIN_SECONDS = 30.0
 """What the client gives on top of the service's own limit, so that the service is always the one to end a call."""
 
 SLOW_SECONDS = 600.0
-"""For calls that the service answers only when done; after it the call is sent again, and attaches."""
+"""For calls that the service answers only when done."""
 
 CANCEL_SECONDS = 5.0
 
@@ -39,12 +39,17 @@ FormMaker = Callable[[], aiohttp.FormData]
 
 
 class _Away(Exception):
-    """The service could not be reached, or said it is down; `pause` is the wait in seconds that it asked for."""
+    """The service could not be reached, or said it is down.
 
-    def __init__(self, error: errors.RockError, pause: float | None = None) -> None:
+    Params:
+        error: what the caller gets when patience ends.
+        pause: seconds to wait that the service asked for.
+        mute: whether the try ended by its time limit, with no sign of life at all.
+    """
+
+    def __init__(self, error: errors.RockError, *, pause: float | None = None, mute: bool = False) -> None:
         super().__init__(error.message)
-        self.error = error
-        self.pause = pause
+        self.error, self.pause, self.mute = error, pause, mute
 
 
 def new_request_id() -> str:
@@ -133,8 +138,8 @@ class Transport:
             try:
                 return await self._try(method, path, params, form() if form else data, limit)
             except _Away as away:
-                # A try that was held open for a while was no silence: an answer was on its way.
-                if time.monotonic() - started > 2 * CONNECT_SECONDS:
+                # A connection that was held for a while and then broke was no silence: an answer was on its way.
+                if not away.mute and time.monotonic() - started > 2 * CONNECT_SECONDS:
                     silent_since = time.monotonic()
                 tries += 1
                 pause = _backoff(tries) if away.pause is None else away.pause
@@ -150,7 +155,7 @@ class Transport:
         headers = dict(self._headers)
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
-        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=CONNECT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=CONNECT_SECONDS, sock_read=SLOW_SECONDS)
         session, url = await client(), self.url + PREFIX + path
         try:
             async with session.request(
@@ -162,7 +167,8 @@ class Transport:
             raise errors.BadRequest(f"base_url {self.url!r} is not a URL") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             reason = str(error) or type(error).__name__
-            raise _Away(errors.Unavailable(f"{url} does not answer: {reason}")) from error
+            mute = isinstance(error, TimeoutError)
+            raise _Away(errors.Unavailable(f"{url} does not answer: {reason}"), mute=mute) from error
 
 
 def is_unfinished(result: Any) -> bool:
@@ -186,7 +192,7 @@ def _result(status: int, headers: Mapping[str, str], raw: bytes, url: str) -> An
     else:
         error = _foreign(status, url)
     if status in _AWAY:
-        raise _Away(error, _retry_after(headers))
+        raise _Away(error, pause=_retry_after(headers))
     raise error
 
 

@@ -1,0 +1,201 @@
+"""Files in a sandbox: text by value, anything else by upload and download."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import mimetypes
+import shlex
+import tarfile
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+import aiohttp
+
+from rock import errors
+from rock.actions import (
+    BashObservation,
+    Command,
+    CommandResponse,
+    FileResponse,
+    ReadFileRequest,
+    ReadFileResponse,
+    UploadRequest,
+    UploadResponse,
+    WriteFileRequest,
+    WriteFileResponse,
+    parse,
+)
+from rock.sdk.sandbox.sessions import SessionVerbs
+from rock.sdk.transport import new_request_id
+
+_PIECE = 6 * 1024 * 1024
+"""Bytes fetched by one command of a download."""
+
+
+class FileVerbs(SessionVerbs):
+    """Verbs that move file contents."""
+
+    async def read_file(self, request: ReadFileRequest) -> ReadFileResponse:
+        """Return a file's content as text.
+
+        Raises:
+            NotFound: there is no such file.
+            BadRequest: it is a folder, or not text in that encoding.
+        """
+        return await self.send(ReadFileResponse, "/read_file", request)
+
+    async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
+        """Write text to a file, making the folders above it.
+
+        Raises:
+            RockError: it could not be written; the message says why.
+        """
+        return await self.send(WriteFileResponse, "/write_file", request)
+
+    async def write_file_by_path(self, content: str, path: str) -> WriteFileResponse:
+        """Write content to the file at path; otherwise as `write_file`."""
+        return await self.write_file(WriteFileRequest(content=content, path=path))
+
+    async def upload(self, request: UploadRequest) -> UploadResponse:
+        """Send a local file to the sandbox; as `upload_by_path`."""
+        return await self.upload_by_path(request.source_path, request.target_path)
+
+    async def upload_by_path(self, file_path: str | Path, target_path: str) -> UploadResponse:
+        """Send the local file at file_path to target_path in the sandbox; it is streamed, not held in memory.
+
+        Raises:
+            FileNotFoundError, IsADirectoryError, PermissionError: the local file cannot be read.
+            RockError: it could not be written in the sandbox.
+        """
+        source = Path(file_path)
+        fields = {"sandbox_id": self.required_id(), "target_path": target_path, "request_id": new_request_id()}
+        with source.open("rb"):
+            pass  # a file that cannot be read should fail here, not in the middle of a request
+
+        def form() -> aiohttp.FormData:
+            """Return a fresh body: the fields first, so that the service knows where the file goes as it arrives."""
+            data = aiohttp.FormData()
+            for name, value in fields.items():
+                data.add_field(name, value)
+            kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
+            # aiohttp closes the file when the body is sent or given up.
+            data.add_field("file", source.open("rb"), filename=source.name, content_type=kind)
+            return data
+
+        return parse(UploadResponse, await self.transport.upload("/upload", form))
+
+
+class FileSystem:
+    """`Sandbox.fs`: helpers over `execute` and `upload`.
+
+    Params:
+        sandbox: whose files.
+    """
+
+    def __init__(self, sandbox: FileVerbs) -> None:
+        self._sandbox = sandbox
+
+    async def upload_dir(
+        self, source_dir: str | Path, target_dir: str, extract_timeout: float = 600
+    ) -> BashObservation:
+        """Replace target_dir in the sandbox by the contents of a local folder, sent as one archive.
+
+        Params:
+            source_dir: the local folder.
+            target_dir: absolute; what was there is removed.
+            extract_timeout: seconds to unpack.
+        Raises:
+            NotADirectoryError: source_dir is no folder.
+            CommandFailed: it could not be unpacked (the image has no `tar`, the disk is full).
+        """
+        source = Path(source_dir)
+        if not source.is_dir():
+            raise NotADirectoryError(f"{source} is not a folder")
+        if not target_dir.startswith("/") or not target_dir.strip("/."):
+            raise errors.BadRequest(f"target_dir must be an absolute path below /, is {target_dir!r}")
+        archive = f"/tmp/rock-{uuid.uuid4().hex}.tar"
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / "upload.tar"
+            await asyncio.to_thread(_pack, source, local)
+            await self._sandbox.upload_by_path(local, archive)
+        target, packed = shlex.quote(target_dir), shlex.quote(archive)
+        script = (
+            f"rm -rf -- {target} && mkdir -p -- {target} && tar -xf {packed} -C {target}; s=$?; rm -f {packed}; exit $s"
+        )
+        done = await self._run(["bash", "-c", script], extract_timeout, f"{target_dir} was not unpacked")
+        return BashObservation(output=done.stdout + done.stderr, exit_code=0)
+
+    async def download_file(self, remote_path: str, local_path: str | Path) -> FileResponse:
+        """Copy a file of the sandbox to a local path, byte for byte; the folders above it are made.
+
+        Raises:
+            CommandFailed: the file is not there or cannot be read.
+        """
+        target = Path(local_path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
+        script = 'set -o pipefail; dd if="$1" bs="$2" skip="$3" count=1 | base64 -w0'
+        pieces = size = 0
+        try:
+            await self._run(["test", "-f", remote_path], 60, f"{remote_path} is not a file in the sandbox")
+            with part.open("wb") as file:
+                while True:
+                    command = ["bash", "-c", script, "bash", remote_path, str(_PIECE), str(pieces)]
+                    piece = await self._run(command, 300, f"{remote_path} could not be read")
+                    data = base64.b64decode(piece.stdout)
+                    file.write(data)
+                    pieces, size = pieces + 1, size + len(data)
+                    if len(data) < _PIECE:
+                        break
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)
+        return FileResponse(success=True, message=f"{remote_path} was copied to {target} ({size} bytes)")
+
+    async def chown(self, remote_user: str, paths: Sequence[str], recursive: bool = False) -> FileResponse:
+        """Give paths to remote_user and the group of that name.
+
+        Raises:
+            CommandFailed: no such user or path.
+        """
+        return await self._change("chown", f"{remote_user}:{remote_user}", paths, recursive)
+
+    async def chmod(self, paths: Sequence[str], mode: str = "755", recursive: bool = False) -> FileResponse:
+        """Set the mode of paths, as the `chmod` command takes it.
+
+        Raises:
+            CommandFailed: a bad mode or path.
+        """
+        return await self._change("chmod", mode, paths, recursive)
+
+    async def _change(self, program: str, value: str, paths: Sequence[str], recursive: bool) -> FileResponse:
+        """Run chown or chmod on paths."""
+        if not paths:
+            raise errors.BadRequest("paths must name at least one path")
+        command = [program, *(["-R"] if recursive else []), "--", value, *paths]
+        await self._run(command, 300, f"{program} failed")
+        return FileResponse(success=True, message=f"{program} {value}: {', '.join(paths)}")
+
+    async def _run(self, command: list[str], timeout: float, what: str) -> CommandResponse:
+        """Run a command that must succeed; raises CommandFailed that begins with what and ends with its complaint."""
+        done = await self._sandbox.execute(Command(command=command, timeout=timeout))
+        if done.exit_code != 0:
+            said = done.stderr.strip() or f"exit code {done.exit_code}"
+            raise errors.CommandFailed(f"{what}: {said}", exit_code=done.exit_code, output=done.stdout)
+        return done
+
+
+def _pack(source: Path, archive: Path) -> None:
+    """Write a tar of the folder's contents; owners are left to the sandbox."""
+
+    def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        """Return the member as root's: our user ids mean nothing there."""
+        member.uid = member.gid = 0
+        member.uname = member.gname = ""
+        return member
+
+    with tarfile.open(archive, "w") as tar:
+        tar.add(source, arcname=".", filter=anonymous)

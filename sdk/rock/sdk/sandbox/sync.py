@@ -1,0 +1,193 @@
+"""The synchronous twin of `Sandbox`, for code without an event loop. No second implementation: each verb runs the
+coroutine of the same name on a private loop in a thread.
+
+    with Sandbox(SandboxConfig(image="python:3.11")) as sandbox:
+        print(sandbox.arun("python --version").output)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
+
+from rock.sdk.sandbox import client, files, process
+from rock.sdk.sandbox.config import SandboxConfig
+
+P = ParamSpec("P")
+T = TypeVar("T")
+STOP_SECONDS = 5.0
+
+
+class _Loop:
+    """A loop in a daemon thread, started on first use, shut down when the interpreter ends."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine and return its result; an interrupt of the caller (Ctrl-C) cancels it."""
+        future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def _running(self) -> asyncio.AbstractEventLoop:
+        """Return the loop; a forked child, which inherits no threads, gets one of its own."""
+        with self._lock:
+            if self._loop is None or self._thread is None or not self._thread.is_alive():
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="rock-sdk", daemon=True)
+                self._thread.start()
+                atexit.register(self._stop, self._loop, self._thread)
+            return self._loop
+
+    @staticmethod
+    def _serve(loop: asyncio.AbstractEventLoop) -> None:
+        """Run the loop until it is stopped, then close what it holds."""
+        try:
+            loop.run_forever()
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            loop.close()
+
+    @staticmethod
+    def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
+        """Stop the loop and wait a little for its thread."""
+        if thread.is_alive():
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(STOP_SECONDS)
+
+
+_shared_loop = _Loop()
+
+
+class _Twin(Protocol):
+    """A synchronous object and the asynchronous one that it drives."""
+
+    @property
+    def twin(self) -> Any:
+        """The asynchronous object."""
+
+
+S = TypeVar("S", bound=_Twin)
+
+
+def _blocking(
+    verb: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that runs the twin's coroutine of that name and waits for it."""
+    name = verb.__name__
+
+    @functools.wraps(verb)
+    def run(self: _Twin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return _shared_loop.run(getattr(self.twin, name)(*args, **kwargs))
+
+    # wraps() points inspect at a coroutine function; this one is not, and has the same parameters.
+    return run
+
+
+class FileSystem:
+    """Twin of `files.FileSystem`.
+
+    Params:
+        twin: the asynchronous one.
+    """
+
+    def __init__(self, twin: files.FileSystem) -> None:
+        self.twin = twin
+
+    upload_dir = _blocking(files.FileSystem.upload_dir)
+    download_file = _blocking(files.FileSystem.download_file)
+    chown = _blocking(files.FileSystem.chown)
+    chmod = _blocking(files.FileSystem.chmod)
+
+
+class Process:
+    """Twin of `process.Process`.
+
+    Params:
+        twin: the asynchronous one.
+    """
+
+    def __init__(self, twin: process.Process) -> None:
+        self.twin = twin
+
+    execute_script = _blocking(process.Process.execute_script)
+
+
+class Sandbox:
+    """Twin of `client.Sandbox`: the same names, parameters, results and errors; may be used from several threads.
+
+    Params:
+        config: what to start and where; None means all defaults.
+    """
+
+    def __init__(self, config: SandboxConfig | None = None) -> None:
+        self.twin = client.Sandbox(config)
+        self.fs = FileSystem(self.twin.fs)
+        self.process = Process(self.twin.process)
+
+    @property
+    def config(self) -> SandboxConfig:
+        """What was asked for."""
+        return self.twin.config
+
+    @property
+    def sandbox_id(self) -> str | None:
+        """The sandbox's id, None before start."""
+        return self.twin.sandbox_id
+
+    @property
+    def host_name(self) -> str | None:
+        """Name of the machine that has the sandbox, None before start."""
+        return self.twin.host_name
+
+    @property
+    def host_ip(self) -> str | None:
+        """Address of the machine that has the sandbox, None before start."""
+        return self.twin.host_ip
+
+    start = _blocking(client.Sandbox.start)
+    attach = _blocking(client.Sandbox.attach)
+    stop = _blocking(client.Sandbox.stop)
+    close = _blocking(client.Sandbox.close)
+    restart = _blocking(client.Sandbox.restart)
+    delete = _blocking(client.Sandbox.delete)
+    is_alive = _blocking(client.Sandbox.is_alive)
+    get_status = _blocking(client.Sandbox.get_status)
+    get_statistics = _blocking(client.Sandbox.get_statistics)
+    commit = _blocking(client.Sandbox.commit)
+    commit_async = _blocking(client.Sandbox.commit_async)
+    get_commit_status = _blocking(client.Sandbox.get_commit_status)
+    create_session = _blocking(client.Sandbox.create_session)
+    close_session = _blocking(client.Sandbox.close_session)
+    run_in_session = _blocking(client.Sandbox.run_in_session)
+    arun = _blocking(client.Sandbox.arun)
+    execute = _blocking(client.Sandbox.execute)
+    run_nohup_and_wait = _blocking(client.Sandbox.run_nohup_and_wait)
+    read_file = _blocking(client.Sandbox.read_file)
+    write_file = _blocking(client.Sandbox.write_file)
+    write_file_by_path = _blocking(client.Sandbox.write_file_by_path)
+    upload = _blocking(client.Sandbox.upload)
+    upload_by_path = _blocking(client.Sandbox.upload_by_path)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"sync.{self.twin!r}"
