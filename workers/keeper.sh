@@ -1,0 +1,453 @@
+# The session keeper: the main process of a sandbox. It needs bash (4.3+) and nothing else; cat, head, tail, wc and rm are used where an image has them.
+#
+# It owns the sandbox's shells and their output, so that every process of the service may die and come back. Two processes: the *feeder* reads frames
+# from the host on stdin, puts payloads into files and passes each header on; the *keeper* (this shell, PID 1 of a container) holds all state, reads one
+# pipe of headers and events, and is the only writer on stdout. Both sides of the protocol are described in workers/protocol.py.
+#
+# A session is an interactive bash. A command is a file that it sources, with output to a pipe of that command's own (a plain file would be truncated by
+# `echo x >/dev/stdout`), drained into a file by a writer. The shell ends the stream with a mark that holds the exit code, then sends `d` on the event
+# pipe; whoever reads a stream knows by the mark that it is complete, so an exit code never overtakes the output.
+# Pipes are reached through /proc/<keeper>/fd: no mkfifo needed, and a command that closes descriptors cannot cut its shell off.
+
+K_HAD_LC_ALL=${LC_ALL+set} K_LC_ALL=${LC_ALL-} K_UMASK=$(umask)
+LC_ALL=C # bytes, not characters: lengths, slicing and matching below count bytes
+umask 077
+R=${ROCK_RUN_DIR:-/run/rock}
+K=$$ N=0 SPARE_W='' SPARE_SLOT=''
+INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
+FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
+declare -A STATE SLOT OUT KEY RC TICK CHILD S_IN S_PID S_WRAP S_BUSY S_QUEUE
+STALE=()
+
+# --- small parts ---------------------------------------------------------------------------------------------------------------------------
+
+# Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
+k_detach() {
+  local fd
+  for fd in "${OUT[@]}" "${S_IN[@]}" "$SPARE_W" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  trap - HUP INT TERM PIPE CHLD
+}
+
+# The environment and umask that the image gave, for what runs on behalf of the user.
+k_fresh() {
+  if [[ $K_HAD_LC_ALL ]]; then LC_ALL=$K_LC_ALL; else unset LC_ALL; fi
+  export -n ROCK_RUN_DIR
+  umask "$K_UMASK"
+}
+
+# Copy stdin to file $1 up to the cap, then only drain: the command must not die of SIGPIPE because its output is long. `tee` is the one tool that goes
+# on reading when its file takes no more.
+k_write() {
+  k_detach
+  exec {EV}>&- >/dev/null
+  ulimit -f "$FILE_CAP"
+  trap '' XFSZ
+  if [[ $HAVE_TEE ]]; then
+    LC_ALL=C exec tee -a "$1"
+  else
+    local x
+    while IFS= read -r -d '' -n 4096 x || [[ $x ]]; do
+      if ((${#x} < 4096)); then printf '%s\0' "$x" >>"$1"; else printf %s "$x" >>"$1"; fi
+    done
+  fi
+}
+
+# Have a writer ready before it is needed (made after each answer, see k_main): its fork stays off the step path.
+k_spare() {
+  WANT_SPARE=''
+  SPARE_SLOT=$((++N))
+  : >"$R/1.$SPARE_SLOT" || return
+  exec {SPARE_W}> >(k_write "$R/1.$SPARE_SLOT")
+}
+
+k_uptime() { read -r UP _ </proc/uptime; UP=${UP/./}; } # clock ticks since boot, comparable with a process's start time
+k_pause() { read -r -t "$1" -u "$NEVER"; }
+
+# --- output --------------------------------------------------------------------------------------------------------------------------------
+
+# Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
+k_emit() {
+  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
+  if ((off == 0)); then
+    while :; do
+      IFS= read -r -N $INLINE x <"$f"
+      ((${#x} >= INLINE)) && break
+      a=()
+      mapfile -d '' a <"$f" || a=("$x")
+      x="${a[*]: -1}"
+      # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question.
+      if [[ $5 != final || $x == *$'\036'"$1"* ]] || ((++tries > 60)); then
+        k_inline "$1" "$2"
+        return
+      fi
+      k_pause 0.0005
+    done
+  fi
+  [[ -e $f ]] && total=$(wc -c <"$f")
+  n=$((total - off))
+  ((n > $4)) && n=$4
+  ((n < 0)) && n=0
+  printf 'data %s %s %s %s %s\n' "$1" "$2" "$off" "$n" "$total"
+  if ((n > 0)); then
+    if ((off == 0)); then head -c "$n" "$f"; else tail -c +$((off + 1)) "$f" | head -c "$n"; fi
+  fi
+}
+
+# The small case: the file is in array a, split at NULs, which bash cannot hold in a variable.
+k_inline() {
+  local n=0 i last=$((${#a[@]} - 1))
+  for ((i = 0; i <= last; i++)); do ((n += ${#a[i]} + (i < last))); done
+  printf 'data %s %s 0 %s %s\n' "$1" "$2" "$n" "$n"
+  ((last > 0)) && printf '%s\0' "${a[@]:0:last}"
+  ((last >= 0)) && printf %s "${a[last]}"
+}
+
+# Report the end of call $1, with its (first) output.
+k_report() {
+  k_emit "$1" 1 0 $INLINE final
+  [[ ${KEY[$1]} ]] || k_emit "$1" 2 0 $INLINE final
+  printf 'done %s %s %s\n' "$1" "${RC[$1]}" "${STATE[$1]}"
+}
+
+# Forget call $1: the host has stored its result.
+k_forget() {
+  local s=${SLOT[$1]}
+  if [[ $s ]]; then
+    : >"$R/1.$s"
+    STALE+=("$R/1.$s")
+    [[ -e $R/2.$s ]] && : >"$R/2.$s" && STALE+=("$R/2.$s")
+  fi
+  STALE+=("$R/p.$1")
+  [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
+  [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]"
+  if ((${#STALE[@]} > 64)); then
+    rm -f "${STALE[@]}"
+    STALE=()
+  fi
+}
+
+# --- sessions ------------------------------------------------------------------------------------------------------------------------------
+
+# Parent of a session's shell: tells its pid, waits for its end whatever ends it. Job control gives the shell a process group of its own and keeps
+# SIGINT at its default (an asynchronous child of a script would ignore it, and so would all it starts).
+k_session() {
+  local key=$1 in=$2 pid
+  unset "S_IN[$key]"
+  k_detach
+  set -m
+  ( k_fresh; exec {EV}>&-; exec bash --noprofile --norc -i ) <&"$in" {in}>&- >/dev/null 2>&1 &
+  pid=$!
+  set +m # with job control on, `wait` would return when the shell is only stopped
+  printf 'p %s %s\n' "$key" "$pid" >&"$EV"
+  exec {in}>&-
+  wait "$pid"
+  printf 'x %s %s\n' "$key" $? >&"$EV"
+}
+
+k_open() {
+  local key=$1 in
+  exec {in}<> <(:)
+  S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]=''
+  k_session "$key" "$in" &
+  S_WRAP[$key]=$!
+  printf 'PS1= PS2= HISTFILE=\n\\builtin set +o history +H\n' >&"$in"
+}
+
+# Hand call $2 to the idle shell of session $1.
+k_dispatch() {
+  local key=$1 id=$2 w
+  [[ $SPARE_W ]] || k_spare
+  if ! printf ' </dev/null >/proc/%s/fd/%s 2>&1\n' "$K" "$SPARE_W" >>"$R/p.$id"; then
+    printf 'reject %s nospace\n' "$id"
+    return 1
+  fi
+  w=$SPARE_W
+  SLOT[$id]=$SPARE_SLOT OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id SPARE_W=''
+  k_uptime
+  TICK[$id]=$UP
+  # Sourced after the command. `$?` is expanded once, before anything can change it, and given back at the end: the next command sees it too.
+  # The jobs are those that k_victims must spare later.
+  printf '%s\n' "\\builtin eval \"\\builtin printf '\\036$id %s\\036' \$? >|/proc/$K/fd/$w; \\builtin jobs -p >|'$R/j.$key'; \\builtin printf 'd $id %s\\n' \$? >|/proc/$K/fd/$EV; \\builtin return \$?\"" >"$R/f.$key"
+  printf '\\builtin . %q\n\\builtin . %q\n' "$R/p.$id" "$R/f.$key" >&"${S_IN[$key]}"
+  printf 'start %s\n' "$id"
+}
+
+# Start the next waiting call of session $1, if its shell is idle.
+k_next() {
+  local key=$1 id rest
+  while [[ ! ${S_BUSY[$key]} && ${S_QUEUE[$key]} ]]; do
+    read -r id rest <<<"${S_QUEUE[$key]}"
+    S_QUEUE[$key]=$rest
+    k_dispatch "$key" "$id"
+  done
+}
+
+# The shell of session $1 ended with $2: so did its running call; the waiting ones never ran.
+k_shell_ended() {
+  local key=$1 id=${S_BUSY[$1]} in=${S_IN[$1]} w
+  [[ $in ]] || return
+  if [[ $id ]]; then
+    w=${OUT[$id]}
+    printf '\036%s %s\036' "$id" "$2" >&"$w"
+    k_finish "$id" "$2" ended
+  fi
+  for w in ${S_QUEUE[$key]}; do
+    STATE[$w]=''
+    printf 'reject %s ended\n' "$w"
+  done
+  exec {in}>&-
+  unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]"
+  printf 'ended %s %s\n' "$key" "$2"
+}
+
+# Call $1 is over with exit code $2; $3: done, or ended when its shell is gone too.
+k_finish() {
+  local id=$1 w=${OUT[$1]}
+  [[ ${STATE[$id]} == running ]] || return
+  STATE[$id]=$3 RC[$id]=$2
+  [[ $w ]] && exec {w}>&-
+  unset "OUT[$id]"
+  : >"$R/k.$id" # tells a killer that is still at work
+  [[ $SPARE_W ]] || WANT_SPARE=1
+  k_report "$id"
+}
+
+# --- one-off commands ----------------------------------------------------------------------------------------------------------------------
+
+k_script() { umask "$K_UMASK"; eval "$1"; }
+
+# Run the script of call $1 in a fresh subshell, stdout and stderr apart. Mode `file`: our own scripts, which end with `return`; their output cannot
+# be truncated from inside and goes straight to the files.
+k_exec() {
+  local id=$1 slot=$2 mode=$3 o e in=/dev/null c rc
+  k_detach
+  [[ -e $R/i.$id ]] && in=$R/i.$id
+  mapfile -d '' a <"$R/p.$id"
+  if [[ $mode == file ]]; then
+    exec {o}>>"$R/1.$slot" {e}>>"$R/2.$slot"
+    set +m
+    printf 'c %s %s\n' "$id" "$BASHPID" >&"$EV"
+    k_script "${a[0]}" <"$in" >&"$o" 2>&"$e"
+    rc=$?
+  else
+    exec {o}> >(k_write "$R/1.$slot") {e}> >(exec {o}>&-; k_write "$R/2.$slot")
+    set -m
+    ( exec <"$in" >&"$o" 2>&"$e" {o}>&- {e}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
+    c=$!
+    set +m
+    printf 'c %s %s\n' "$id" "$c" >&"$EV"
+    wait "$c"
+    rc=$?
+  fi
+  printf '\036%s %s\036' "$id" $rc >&"$o"
+  printf '\036%s %s\036' "$id" $rc >&"$e"
+  printf 'd %s %s\n' "$id" $rc >&"$EV"
+}
+
+# --- ending what runs ----------------------------------------------------------------------------------------------------------------------
+
+# Put into V what call $id started: descendants of $1 that are newer than tick $2 and no older job of the session, and whoever holds its output pipe.
+k_victims() {
+  local root=$1 tick=$2 pipe=$3 p s more=1 ppid=() born=() pids=()
+  local -A in_tree=([$root]=1) old=()
+  V=()
+  set +f
+  if [[ $4 && -e $4 ]]; then while read -r p; do old[$p]=1; done <"$4"; fi
+  for p in /proc/[0-9]*; do
+    p=${p#/proc/}
+    { IFS= read -r s <"/proc/$p/stat"; } 2>/dev/null || continue
+    set -- ${s##*) }
+    [[ $1 == Z || $p == "$K" || $p == "$BASHPID" ]] && continue
+    pids+=("$p")
+    ppid[p]=$2 born[p]=${20}
+  done
+  while ((more)); do
+    more=0
+    for p in "${pids[@]}"; do
+      [[ ${in_tree[$p]} || ! ${in_tree[${ppid[p]}]} ]] && continue
+      if [[ ${ppid[p]} == "$root" ]] && { [[ ${old[$p]} ]] || ((born[p] < tick)); }; then continue; fi
+      in_tree[$p]=1 more=1
+      V+=("$p")
+    done
+  done
+  for p in "${pids[@]}"; do
+    [[ ${in_tree[$p]} ]] && continue
+    [[ $pipe && (/proc/$p/fd/1 -ef $pipe || /proc/$p/fd/2 -ef $pipe) ]] && V+=("$p")
+  done
+  set -f
+}
+
+# End call $1: INT, then TERM, then KILL to all it started. A session's shell $2 is stopped meanwhile (so it starts nothing new), interrupted, and goes
+# on; only when nothing else helped is it killed. Without a shell ($3: the main process of a one-off command) that process is a victim too.
+k_kill() {
+  local id=$1 shell=$2 child=$3 w=${OUT[$1]} pipe='' sig root=${2:-$3} V=()
+  [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
+  for sig in INT INT TERM TERM KILL KILL KILL KILL; do
+    [[ $shell ]] && kill -STOP "$shell"
+    k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
+    [[ $child ]] && V+=("$child")
+    ((${#V[@]})) && kill -"$sig" "${V[@]}" && kill -CONT "${V[@]}"
+    [[ $shell ]] && kill -INT "$shell" && kill -CONT "$shell"
+    k_pause 0.06
+    [[ -e $R/k.$id ]] && break
+  done
+  [[ $shell && ! -e $R/k.$id ]] && kill -KILL "$shell"
+  [[ $shell ]] && k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
+  ((${#V[@]})) && kill -KILL "${V[@]}"
+}
+
+# Close session $1: its shell and everything below it.
+k_close() {
+  local key=$1 pid=${S_PID[$1]} V=()
+  [[ $pid ]] || return
+  kill -STOP "$pid"
+  k_victims "$pid" 0 '' ''
+  kill -KILL "$pid" "${V[@]}"
+}
+
+# --- requests ------------------------------------------------------------------------------------------------------------------------------
+
+# RUN and EXEC: a call id is accepted once; repeated, it is answered with what is known, so the host may always submit again.
+k_submit() {
+  local verb=$1 id=$2 key=$3
+  case ${STATE[$id]} in
+    '') ;;
+    running) printf 'start %s\n' "$id"; return ;;
+    queued) printf 'queued %s\n' "$id"; return ;;
+    *) k_report "$id"; return ;;
+  esac
+  if [[ $verb == EXEC ]]; then
+    SLOT[$id]=$((++N)) STATE[$id]=running
+    k_uptime
+    TICK[$id]=$UP
+    : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; printf 'reject %s nospace\n' "$id"; return; }
+    printf 'start %s\n' "$id"
+    k_exec "$id" "$N" "$key" &
+    return
+  fi
+  if [[ $verb == OPEN ]]; then
+    [[ ${S_IN[$key]} ]] && { printf 'reject %s exists\n' "$id"; return; }
+    k_open "$key"
+  fi
+  [[ ${S_IN[$key]} ]] || { printf 'reject %s nosession\n' "$id"; return; }
+  KEY[$id]=$key STATE[$id]=queued
+  S_QUEUE[$key]+="$id "
+  if [[ ${S_BUSY[$key]} ]]; then printf 'queued %s\n' "$id"; else k_next "$key"; fi
+}
+
+k_cancel() {
+  local id=$1 key=${KEY[$1]}
+  case ${STATE[$id]} in
+    running) k_kill "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" & ;;
+    queued)
+      S_QUEUE[$key]=" ${S_QUEUE[$key]}"
+      S_QUEUE[$key]=${S_QUEUE[$key]/ $id / }
+      STATE[$id]=''
+      printf 'reject %s withdrawn\n' "$id"
+      ;;
+  esac
+}
+
+# One line from the feeder (upper case) or from a child (lower case).
+k_handle() {
+  local key
+  case $1 in
+    d) key=${KEY[$2]}; k_finish "$2" "$3" done
+       if [[ $key && ${S_BUSY[$key]} == "$2" ]]; then S_BUSY[$key]=''; k_next "$key"; fi ;;
+    p) S_PID[$2]=$3 ;;
+    c) CHILD[$2]=$3 ;;
+    x) k_shell_ended "$2" "$3" ;;
+    RUN | OPEN | EXEC)
+      if [[ $5 == nospace ]]; then printf 'reject %s nospace\n' "$2"; else k_submit "$1" "$2" "$3"; fi ;;
+    READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || printf 'data %s %s %s 0 0\n' "$2" "$3" "$4" ;;
+    KILL) k_cancel "$2" ;;
+    ACK) k_forget "$2" ;;
+    CLOSE) if [[ ${S_IN[$3]} ]]; then k_close "$3" & printf 'closed %s\n' "$2"; else printf 'reject %s nosession\n' "$2"; fi ;;
+    SYNC) printf '\nsync %s\n' "$2" ;;
+  esac
+}
+
+# Store $3 bytes of stdin in file $1. $2 is `0` for text, `b0` for bytes that may hold NUL, with another number to append.
+k_payload() {
+  local n=$3 x ok=1
+  [[ $2 == 0 || $2 == b0 || $2 == - ]] && { : >"$1" || ok=''; }
+  if [[ $2 != b* ]]; then
+    IFS= read -r -N "$n" x
+    printf %s "$x" >>"$1" || ok=''
+  elif k_head_is_exact; then
+    head -c "$n" >>"$1" || ok=''
+  else
+    while ((n > 0)); do
+      IFS= read -r -d '' -n "$n" x || break
+      ((n -= ${#x}))
+      printf %s "$x" >>"$1" || ok=''
+      ((n > 0)) && { printf '\0' >>"$1"; ((n -= 1)); }
+    done
+  fi
+  [[ $ok ]]
+}
+
+# Does `head -c` leave the rest of a pipe unread? Busybox's does not.
+k_head_is_exact() {
+  [[ $HEAD_EXACT ]] || HEAD_EXACT=$(printf abcdef | { head -c 3 >/dev/null; read -r -N 3 x; [[ $x == def ]] && echo yes || echo no; })
+  [[ $HEAD_EXACT == yes ]]
+}
+
+# Reads frames from the host. A header is `VERB id a b length .`, then that many bytes and a newline; a frame cut short by a host that died is completed by
+# the next host's padding and fails the check of that newline.
+k_feed() {
+  local verb id a b n end x f bad full=''
+  k_detach
+  while IFS=' ' read -r verb id a b n end; do
+    [[ $end == . ]] || continue
+    bad=''
+    if ((n > 0)); then
+      f=$R/p.$id
+      [[ $verb == PUT ]] && f=$R/$a.$id
+      [[ $verb == KEEPER ]] && f=/dev/null # this keeper is already running
+      k_payload "$f" "$b" "$n" || bad=nospace
+      IFS= read -r x
+      [[ $x ]] && continue
+    fi
+    case $verb in
+      KEEPER) ;;
+      PUT) [[ $bad ]] && full=$id ;;
+      [A-Z]*) [[ $full == "$id" ]] && bad=nospace; printf '%s %s %s %s %s\n' "$verb" "$id" "$a" "$b" "$bad" >&"$EV" ;;
+    esac
+  done
+}
+
+# Whatever was killed from inside (`kill -9 -1` spares only PID 1) is noticed here.
+k_tick() {
+  local key
+  kill -0 "$FEEDER" || k_start_feeder
+  for key in "${!S_WRAP[@]}"; do kill -0 "${S_WRAP[$key]}" || k_shell_ended "$key" 137; done
+}
+
+k_start_feeder() {
+  k_feed <&0 &
+  FEEDER=$!
+}
+
+k_main() {
+  local line wait
+  exec 2>/dev/null
+  trap : HUP INT TERM PIPE
+  set -m
+  [[ -d $R ]] || mkdir -p "$R"
+  exec {EV}<> <(:)
+  exec {NEVER}<> <(:)
+  type -P tee >/dev/null && HAVE_TEE=1 || HAVE_TEE=''
+  type -P head >/dev/null || INLINE=$((1 << 30)) # no tools for slices: builtins read it all
+  k_start_feeder
+  printf 'ready 1\n'
+  while :; do
+    if IFS= read -r -t 2 -u "$EV" line; then
+      k_handle $line
+      [[ $WANT_SPARE ]] && k_spare
+    else k_tick; fi
+  done
+}
+set -f +H
+k_main

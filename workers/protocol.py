@@ -1,0 +1,151 @@
+"""The protocol between a node and a keeper: frames in, events out. Pure: bytes and values only.
+
+Host to keeper, one header line of six words and, where length is not 0, that many bytes and a newline::
+
+    VERB id a b length .
+    KEEPER n - - n .        the script itself (a running keeper skips it)
+    SYNC token - - 0 .      answered by `sync token`: what came before it is old
+    PUT id p|i offset n .   payload in parts: `p` the script, `i` the stdin of call id; offset `bN` when the bytes may hold NUL
+    OPEN id session - n .   new session; its first call is the payload
+    RUN id session - n .    payload: a line for the session's shell
+    EXEC id pipe|file - n . payload: a script for a fresh subshell
+    READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
+    KILL id - - 0 .         end a running call, withdraw a waiting one
+    ACK id - - 0 .          the result is stored, forget the call
+    CLOSE id session - 0 .
+
+Keeper to host, a line each::
+
+    ready version · sync token · start id · queued id · done id exit_code done|ended · reject id reason · ended session exit_code · closed id
+    data id stream offset length total      followed by that many bytes
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+MAX_PAYLOAD = 256 * 1024
+"""Bytes of payload in one frame; more goes in several `PUT`s."""
+
+PADDING = b"x" * (MAX_PAYLOAD + 4096) + b"\n"
+"""Completes whatever frame a host that died left half sent; the keeper drops the result."""
+
+STDOUT, STDERR = 1, 2
+
+
+@dataclass(frozen=True)
+class Event:
+    """One thing a keeper said."""
+
+    kind: str
+    """First word of the line."""
+    id: str
+    """Call id, session key or token; empty for `ready`'s."""
+    args: tuple[str, ...] = ()
+    data: bytes = b""
+    """Payload of `data`."""
+
+
+def session_key(name: str) -> str:
+    """Return the name that the keeper uses for session `name`: 16 hex digits, safe in a path and a line."""
+    return hashlib.blake2s(name.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
+
+
+def frame(verb: str, id: str, a: str = "-", b: str = "-", payload: bytes = b"") -> bytes:
+    """Return one frame. `payload` must fit MAX_PAYLOAD, and hold no NUL unless `b` says so."""
+    head = f"{verb} {id} {a} {b} {len(payload)} .\n".encode()
+    return head + payload + b"\n" if payload else head
+
+
+def put(id: str, kind: str, data: bytes) -> Iterator[bytes]:
+    """Yield the frames that store `data` as the script (`p`) or stdin (`i`) of call `id`."""
+    binary = "b" if b"\0" in data else ""
+    for offset in range(0, len(data), MAX_PAYLOAD):
+        yield frame("PUT", id, kind, f"{binary}{offset}", data[offset : offset + MAX_PAYLOAD])
+
+
+def submit(verb: str, id: str, a: str, script: bytes, stdin: bytes | None = None) -> Iterator[bytes]:
+    """Yield the frames of an OPEN, RUN or EXEC with its script (no NUL) and, for EXEC, its standard input."""
+    if stdin:
+        yield from put(id, "i", stdin)
+    if len(script) <= MAX_PAYLOAD:
+        yield frame(verb, id, a, "-", script)
+    else:
+        yield from put(id, "p", script)
+        yield frame(verb, id, a)
+
+
+def boot(script: bytes, token: str, *, fresh: bool) -> bytes:
+    """Return what is sent first on every attach; `fresh` when nobody can have written to this keeper before."""
+    padding = b"" if fresh else PADDING
+    return padding + frame("KEEPER", str(len(script)), payload=script) + frame("SYNC", token)
+
+
+class Parser:
+    """Turns the keeper's byte stream into events, whatever the chunks. Silent until `sync <token>` was seen."""
+
+    def __init__(self, token: str) -> None:
+        """`token`: the one sent with :func:`boot`, new for each attach."""
+        self._mark = f"\nsync {token}\n".encode()
+        self._synced = False
+        self._buffer = bytearray()
+
+    def feed(self, chunk: bytes) -> list[Event]:
+        """Take the next bytes, return the events they complete. Raises ValueError on a line that no keeper sends."""
+        self._buffer += chunk
+        events: list[Event] = []
+        if not self._synced:
+            at = self._buffer.find(self._mark)
+            if at < 0:
+                del self._buffer[: max(0, len(self._buffer) - len(self._mark))]
+                return events
+            del self._buffer[: at + len(self._mark)]
+            self._synced = True
+            events.append(Event("sync", ""))
+        position = 0
+        while (event := self._next(position)) is not None:
+            position, found = event
+            if found.kind:
+                events.append(found)
+        del self._buffer[:position]
+        return events
+
+    def _next(self, position: int) -> tuple[int, Event] | None:
+        end = self._buffer.find(b"\n", position)
+        if end < 0:
+            return None
+        kind, *words = self._buffer[position:end].decode("ascii").split(" ")
+        end += 1
+        if kind != "data":
+            return end, Event(kind, words[0] if words else "", tuple(words[1:]))
+        length = int(words[3])
+        if len(self._buffer) < end + length:
+            return None
+        return end + length, Event(kind, words[0], tuple(words[1:]), bytes(self._buffer[end : end + length]))
+
+
+@dataclass
+class Collected:
+    """One stream of one call as it arrives, until the mark that ends it."""
+
+    call_id: str
+    data: bytearray
+    exit_code: int | None = None
+    """Set once the mark was found."""
+    total: int = 0
+    """Bytes that the keeper holds, the mark included."""
+
+    def add(self, offset: int, part: bytes, total: int) -> None:
+        """Take bytes from `offset` on; a part that does not continue what is here is ignored (asked twice)."""
+        self.total = max(self.total, total)
+        if offset != len(self.data):
+            return
+        self.data += part
+        mark = b"\x1e" + self.call_id.encode() + b" "
+        at = self.data.rfind(mark)
+        end = self.data.find(b"\x1e", at + len(mark)) if at >= 0 else -1
+        if end >= 0:
+            self.exit_code = int(self.data[at + len(mark) : end])
+            del self.data[at:]
