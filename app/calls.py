@@ -105,8 +105,8 @@ class Claim:
     word: ClaimWord
     # NEW and ATTACHED: the owning node. LOST: the silent one.
     node: str = ""
-    # DONE: the answer.
-    envelope: dict[str, Any] | None = None
+    # DONE: the answer, as JSON text.
+    envelope: str = ""
     # STATE, LOST and EXISTS: the state of the sandbox; STATE also the event that ended it and why.
     state: str = ""
     stop_event: str = ""
@@ -117,7 +117,7 @@ class Claim:
         """Return the claim in a script's reply: a word and what belongs to it."""
         word, rest = ClaimWord(reply[0]), reply[1:]
         if word is ClaimWord.DONE:
-            return cls(word, envelope=json.loads(rest[0]))
+            return cls(word, envelope=rest[0])
         if word is ClaimWord.STATE:
             return cls(word, state=rest[0], stop_event=rest[1], reason=rest[2])
         if word is ClaimWord.LOST:

@@ -1,10 +1,9 @@
 """One Redis subscription per process, shared by everybody who waits for something to be announced.
 
-A message is `<name>` or `<name> <JSON>`. Waiters register before they look, so nothing is missed while the subscription
+A message is `<name>` or `<name> <text>`; the text is an answer, as JSON, which nobody here needs to parse. Waiters register before they look, so nothing is missed while the subscription
 stands; when it was cut, every waiter looks once after it is back.
 """
 
-import json
 import logging
 import threading
 import time
@@ -18,7 +17,7 @@ from app.database import Client
 
 log = logging.getLogger(__name__)
 
-Read = Callable[[str], dict[str, Any] | None]
+Read = Callable[[str], str | None]
 
 # Seconds without any message after which the connection is asked for a sign of life; as long again, and it is dead.
 QUIET = 10.0
@@ -32,8 +31,8 @@ class Waiter:
     def __init__(self, inbox: "Inbox", name: str) -> None:
         self._inbox, self.name = inbox, name
         self._event = threading.Event()
-        # The announced envelope; stays None if the message carried none, or if it is only a hint to look.
-        self._payload: dict[str, Any] | None = None
+        # The announced answer; stays empty if the message carried none, or is only a hint to look.
+        self._text = ""
 
     def __enter__(self) -> "Waiter":
         """Register. Raises Unavailable when the subscription cannot be made."""
@@ -46,23 +45,23 @@ class Waiter:
         """Unregister."""
         self._inbox.remove(self)
 
-    def wake(self, payload: dict[str, Any] | None) -> None:
-        """Let the waiter go on, with the envelope if it came along."""
-        self._payload = payload or self._payload
+    def wake(self, text: str) -> None:
+        """Let the waiter go on, with the answer if it came along."""
+        self._text = text or self._text
         self._event.set()
 
-    def wait(self, timeout: float | None) -> dict[str, Any] | None:
-        """Return the envelope, waiting up to `timeout` seconds (None: for ever); None when it did not come."""
+    def wait(self, timeout: float | None) -> str | None:
+        """Return the answer as JSON text, waiting up to `timeout` seconds (None: for ever); None when it did not come."""
         end = None if timeout is None else time.monotonic() + timeout
         while self._event.wait(None if end is None else max(0.0, end - time.monotonic())):
             self._event.clear()
-            found = self._payload or self._inbox.read(self.name)
-            if found is not None:
+            found = self._text or self._inbox.read(self.name)
+            if found:
                 return found
         return None
 
     def pause(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for one announcement of a name that has no envelope; True if it came."""
+        """Wait up to `timeout` seconds for one announcement of a name that has no answer; True if it came."""
         told = self._event.wait(timeout)
         self._event.clear()
         return told
@@ -158,11 +157,9 @@ class Inbox:
             self._wake([name], text)
 
     def _wake(self, names: list[str], text: str = "") -> None:
-        """Wake the waiters of `names`; `text` is the envelope, if it came along."""
+        """Wake the waiters of `names`; `text` is the answer, if it came along."""
         for name in names:
             with self._lock:
                 waiters = list(self._waiters.get(name, ()))
-            if waiters:
-                payload = json.loads(text) if text else None
-                for waiter in waiters:
-                    waiter.wake(payload)
+            for waiter in waiters:
+                waiter.wake(text)

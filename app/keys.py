@@ -76,10 +76,6 @@ class Keys:
         """Channel; one message per completed call: its id, a space, and the envelope when that is small."""
         return f"{self.prefix}done"
 
-    def freed(self) -> str:
-        """List of at most a few tokens, pushed when capacity is given back; a start that waits for room pops one."""
-        return f"{self.prefix}freed"
-
     def broker_prefix(self) -> str:
         """Prefix of the keys that Celery's transport makes (queues, bindings, unacknowledged messages)."""
         return f"{self.prefix}celery:"

@@ -6,16 +6,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-
-class State(StrEnum):
-    """The states of a sandbox."""
-
-    PENDING = "pending"
-    RUNNING = "running"
-    STOPPED = "stopped"
-    ARCHIVING = "archiving"
-    ARCHIVED = "archived"
-    DELETED = "deleted"
+# One definition on both sides of the wire; offered from here too, where the rest of a record is.
+from rock.actions import PhaseStatus as PhaseStatus
+from rock.actions import State as State
 
 
 class Event(StrEnum):
@@ -37,21 +30,11 @@ class Event(StrEnum):
         return self in (Event.GONE, Event.OUT_OF_MEMORY, Event.NODE_LOST)
 
 
-class Phase(StrEnum):
+class PhaseName(StrEnum):
     """The phases of a start, as clients show them."""
 
     IMAGE_PULL = "image_pull"
     DOCKER_RUN = "docker_run"
-
-
-class PhaseStatus(StrEnum):
-    """Where a phase is."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    SUCCESS = "success"
-    FAILED = "failed"
-    TIMEOUT = "timeout"
 
 
 class NodeState(StrEnum):
@@ -143,7 +126,7 @@ class SandboxRecord:
             sandbox_id=sandbox_id, owner=fields["owner"], node=fields["node"], state=State(fields["state"]),
             cpus=int(fields["cpus"]) / 1000, memory=int(fields["memory"]), inflight=int(fields.get("inflight") or 0),
             phases={phase.value: json.loads(fields[phase_field(phase.value)])
-                    for phase in Phase if phase_field(phase.value) in fields},
+                    for phase in PhaseName if phase_field(phase.value) in fields},
             history=json.loads(f"[{fields.get('history', '')}]"), **decoded,
         )  # fmt: skip
 

@@ -28,7 +28,7 @@ class ResultStore:
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
         self._claim, self._complete = script(redis, "claim"), script(redis, "complete")
         self._running = script(redis, "running")
-        self._inbox = Inbox(redis, keys.done(), self._read_envelope)
+        self._inbox = Inbox(redis, keys.done(), self.read)
 
     def claim(self, call: Call, now: float, *, admin: bool = False, need_running: bool = True) -> Claim:
         """Claim `call` on its sandbox in one script: seen by its owner, running, lease prolonged, in flight on its node.
@@ -62,6 +62,29 @@ class ResultStore:
             fields = self._redis.hgetall(self._keys.call(call_id))
         return Call.from_hash(call_id, fields) if fields else None
 
+    def read(self, call_id: str) -> str | None:
+        """Return the answer of a call as JSON text; None while it is open or when it is unknown."""
+        with redis_faults():
+            text: str | None = self._redis.hget(self._keys.call(call_id), "envelope")
+        return text
+
+    def heads(self, call_ids: list[str]) -> list[Call]:
+        """Return those of the calls that are known, without bodies and envelopes, in one round trip."""
+        names = ("request_id", "owner", "route", "sandbox", "node", "created", "deadline", "state", "started")
+        with redis_faults():
+            pipe = self._redis.pipeline(transaction=False)
+            for call_id in call_ids:
+                pipe.hmget(self._keys.call(call_id), names)
+            rows = pipe.execute()
+        found = [(call_id, dict(zip(names, row, strict=True))) for call_id, row in zip(call_ids, rows, strict=True)]
+        return [Call.from_hash(call_id, fields) for call_id, fields in found if fields["state"]]
+
+    def withdraw(self, call_id: str, error: RockError, now: float) -> None:
+        """Undo a claim that could not be sent: waiters get `error`, and the id is free for the next try."""
+        if self.fail(call_id, error, now, only_pending=True):
+            with redis_faults():
+                self._redis.delete(self._keys.call(call_id))
+
     def mark_running(self, call_id: str, now: float) -> bool:
         """Note that the node took the call; False when it is done or unknown, and then must not run."""
         with redis_faults():
@@ -93,11 +116,13 @@ class ResultStore:
     def wait(self, call_id: str, timeout: float | None) -> dict[str, Any] | None:
         """Return the envelope of `call_id`, waiting up to `timeout` seconds (None: for ever); None when still open."""
         with self.expect(call_id) as waiter:
-            return self._read_envelope(call_id) or waiter.wait(timeout)
+            text = self.read(call_id) or waiter.wait(timeout)
+        envelope: dict[str, Any] | None = json.loads(text) if text else None
+        return envelope
 
-    def waiting(self) -> list[str]:
-        """Return the ids for which this process has waiters."""
-        return self._inbox.names()
+    def freed(self) -> Waiter:
+        """Return a context whose `pause` ends when some node has got capacity back."""
+        return self._inbox.expect("freed")
 
     def inflight(self, node: str) -> list[str]:
         """Return the ids of the calls that `node` has not answered, oldest first."""
@@ -107,20 +132,6 @@ class ResultStore:
     def close(self) -> None:
         """End the subscription; waiters still inside return None at their own timeouts."""
         self._inbox.close()
-
-    def _read_envelope(self, call_id: str) -> dict[str, Any] | None:
-        """Return the stored envelope, or None when the call is open or unknown."""
-        with redis_faults():
-            text = self._redis.hget(self._keys.call(call_id), "envelope")
-        return decode_envelope(text)
-
-
-def decode_envelope(text: str | None) -> dict[str, Any] | None:
-    """Return the envelope in `text`, or None for no text."""
-    if not text:
-        return None
-    envelope: dict[str, Any] = json.loads(text)
-    return envelope
 
 
 def refusal(call: Call, claim: Claim) -> RockError:

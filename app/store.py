@@ -12,7 +12,7 @@ from app.records import (
     TRANSITIONS,
     Event,
     NodeRecord,
-    Phase,
+    PhaseName,
     PhaseStatus,
     SandboxRecord,
     State,
@@ -112,7 +112,7 @@ class SandboxStore:
             return self._transition([keys.sandbox(sandbox_id)], [*args, *_flat({"reason": reason, **fields})]) == "ok"
 
     def set_phase(
-        self, sandbox_id: str, phase: Phase, status: PhaseStatus, message: str, now: float, only_start: str = ""
+        self, sandbox_id: str, phase: PhaseName, status: PhaseStatus, message: str, now: float, only_start: str = ""
     ) -> bool:
         """Write where a phase of the start is; True if the sandbox (of start call `only_start`) is still known.
 

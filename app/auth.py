@@ -1,0 +1,62 @@
+"""API keys: who is calling, and what they may see."""
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from app.config import ApiKey
+from rock.errors import Unauthorized
+
+# Headers that may carry a key, in the order in which they are looked at.
+KEY_HEADERS = ("X-API-Key", "X-Key")
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A caller: the owner its key stands for, and whether it sees everyone's sandboxes."""
+
+    # "" when the service runs without keys: then all callers are one owner.
+    owner: str = ""
+    admin: bool = False
+
+
+class Keyring:
+    """The accepted keys."""
+
+    def __init__(self, keys: Iterable[ApiKey]) -> None:
+        """With no key every caller is accepted as the one owner "" (the service then listens on loopback only)."""
+        self._known = [(_digest(entry.key), Identity(entry.owner, entry.admin)) for entry in keys]
+
+    def identify(self, headers: Mapping[str, str]) -> Identity:
+        """Return who sent a request with these headers.
+
+        Raises:
+            Unauthorized: no key, or a wrong one.
+        """
+        if not self._known:
+            return Identity()
+        sent = _sent(headers)
+        if not sent:
+            raise Unauthorized("an API key is needed: send it as X-API-Key, or as Authorization: Bearer <key>")
+        given = _digest(sent)
+        # Every key is compared, in constant time: how long it takes tells nothing.
+        found = [identity for digest, identity in self._known if hmac.compare_digest(digest, given)]
+        if not found:
+            raise Unauthorized("this API key is not known")
+        return found[0]
+
+
+def _digest(key: str) -> bytes:
+    """Return a digest of fixed length, so that a comparison does not tell the key's length either."""
+    return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
+
+
+def _sent(headers: Mapping[str, str]) -> str:
+    """Return the key that the headers carry, or ""."""
+    for name in KEY_HEADERS:
+        value = headers.get(name)
+        if value:
+            return value.strip()
+    scheme, _, token = (headers.get("Authorization") or "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,0 +1,33 @@
+"""How the API reaches a node: a task by name on the node's queue. The border to the broker's errors."""
+
+import logging
+
+from celery import Celery
+from kombu.exceptions import KombuError
+from redis.exceptions import RedisError
+
+from app.broker import NodeTask
+from rock.errors import Unavailable
+
+log = logging.getLogger(__name__)
+
+
+class Nodes:
+    """Sends tasks to nodes; the answers come back as envelopes of the call, never through Celery."""
+
+    def __init__(self, celery: Celery) -> None:
+        self._celery = celery
+
+    def send(self, task: NodeTask, call_id: str, node: str) -> None:
+        """Ask `node` to do `task` for the call. The message holds the id only, so no content and no secret.
+
+        Raises:
+            Unavailable: the queue cannot be reached; the node may or may not have got the message.
+        """
+        # A signature, not send_task: eager mode then runs the registered task in place.
+        signature = self._celery.signature(task.value, args=(call_id,))
+        try:
+            signature.apply_async(queue=task.queue(node))
+        except (KombuError, RedisError, OSError) as error:
+            log.warning("call %s: %s could not be queued for node %s: %s", call_id, task.value, node, error)
+            raise Unavailable("the queue (Redis) does not answer; try again shortly") from error

@@ -1,0 +1,80 @@
+"""Looks after calls that this process waits for: when their node falls silent, they are answered `node_lost`.
+
+One thread per process and one Redis round trip per tick, however many calls wait.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from app.results import ResultStore
+from app.store import NodeStore
+from rock.errors import NodeLost, RockError
+
+log = logging.getLogger(__name__)
+
+# Seconds between looks at the heartbeats of the nodes that are waited for.
+TICK = 2.0
+
+
+class Watch:
+    """The calls waited for, by node. Its thread starts with the first call and so survives a fork."""
+
+    def __init__(self, results: ResultStore, nodes: NodeStore, tick: float = TICK) -> None:
+        self._results, self._nodes, self._tick = results, nodes, tick
+        self._calls: dict[tuple[str, str], int] = {}
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._closed = threading.Event()
+
+    @contextmanager
+    def over(self, call_id: str, node: str) -> Iterator[None]:
+        """Watch `node` on behalf of the call while the context lasts."""
+        entry = (node, call_id)
+        with self._lock:
+            self._calls[entry] = self._calls.get(entry, 0) + 1
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+                self._thread.start()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls[entry] -= 1
+                if not self._calls[entry]:
+                    del self._calls[entry]
+
+    def close(self) -> None:
+        """End the thread."""
+        self._closed.set()
+        if self._thread is not None:
+            self._thread.join(2)
+
+    def tick(self, now: float) -> list[str]:
+        """Answer the watched calls of every node that is silent at `now` (epoch seconds); return their ids."""
+        with self._lock:
+            entries = list(self._calls)
+        if not entries:
+            return []
+        beats = self._nodes.heartbeats(sorted({node for node, _ in entries}))
+        lost = {node for node, beat in beats.items() if beat < now - self._nodes.lost_after}
+        gone = [(node, call_id) for node, call_id in entries if node in lost]
+        for node, call_id in gone:
+            self._results.fail(call_id, node_lost(node), now)
+        return [call_id for _, call_id in gone]
+
+    def _run(self) -> None:
+        """Tick until closed."""
+        while not self._closed.wait(self._tick):
+            try:
+                self.tick(time.time())
+            except RockError as error:
+                # Redis is away: nobody can tell whether nodes live; the next tick looks again.
+                log.warning("heartbeats cannot be read: %s", error.message)
+
+
+def node_lost(node: str) -> NodeLost:
+    """Return the error for a call whose node fell silent."""
+    return NodeLost(f"node {node} was lost while the call was under way: its heartbeat has stopped", node=node)
