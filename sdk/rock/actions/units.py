@@ -10,8 +10,8 @@ SMALLEST = 16 * MIB
 LARGEST = 2**50
 """The range of any amount in bytes: 16 MiB to 1 PiB."""
 
-_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,6})?)\s*([kmgt]?)(?:i?b)?\s*", re.IGNORECASE | re.ASCII)
-_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,6})?)\s*(?:([kmgt])i?)?b?\s*", re.IGNORECASE | re.ASCII)
+_POWERS = {None: 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(value: Any) -> int:
@@ -29,7 +29,7 @@ def parse_size(value: Any) -> int:
         match = _SIZE.fullmatch(value)
         if match is None:
             raise ValueError(f"must be {rule}; {value[:40]!r} is none")
-        amount = int(float(match[1]) * 1024 ** _POWERS[match[2].lower()])
+        amount = int(float(match[1]) * 1024 ** _POWERS[match[2] and match[2].lower()])
     else:
         raise ValueError(f"must be {rule}")
     if not SMALLEST <= amount <= LARGEST:
