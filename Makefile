@@ -15,10 +15,10 @@ $(STAMP): setup.cfg pyproject.toml scripts/make_venv.sh
 	touch $(STAMP)
 
 demo: install
-	$(BIN)/python scripts/demo.py
+	$(BIN)/python -m scripts.demo
 
 test: install
-	$(BIN)/python scripts/run_tests.py
+	$(BIN)/python -m scripts.run_tests
 
 bench: install
 	$(BIN)/python -m bench $(BENCH_ARGS)
