@@ -14,8 +14,8 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_UNITS = {None: 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?)?b?", re.IGNORECASE | re.ASCII)
 _WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 Section = TypeVar("Section")
 
@@ -29,7 +29,7 @@ def parse_size(text: str | int) -> int:
     match = _SIZE.fullmatch(str(text).strip())
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 512m, 8g or 8Gi")
-    return int(float(match[1]) * _UNITS[match[2].lower()])
+    return int(float(match[1]) * _UNITS[match[2] and match[2].lower()])
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

