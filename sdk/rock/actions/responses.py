@@ -88,12 +88,12 @@ class Phase:
 
 @dataclass(kw_only=True)
 class StateTransition:
-    """One move of a sandbox's state. The time is ISO 8601 with zone."""
+    """One move of a sandbox's state. The time is ISO 8601 with zone. Existing clients refuse null here."""
 
-    from_state: str | None = _text()
-    to_state: str | None = _text()
-    event: str | None = _text()
-    timestamp: str | None = _text()
+    from_state: str = _text("")
+    to_state: str = _text("")
+    event: str = _text("")
+    timestamp: str = _text("")
 
 
 def _phases() -> fields.Dict:
