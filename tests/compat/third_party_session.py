@@ -122,7 +122,7 @@ async def main(url, image, local):
         facts["group"] = [(await member.arun(cmd="echo here")).output for member in group.sandbox_list]
     finally:
         await group.stop()
-    print(json.dumps(facts))
+    sys.stdout.write(json.dumps(facts) + "\n")
 
 
 if __name__ == "__main__":
