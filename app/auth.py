@@ -2,8 +2,9 @@
 
 import hashlib
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from app.config import ApiKey
 from rock.errors import Unauthorized
@@ -21,6 +22,13 @@ class Identity:
     admin: bool = False
 
 
+class Headers(Protocol):
+    """What a key is looked up in: any case-insensitive mapping of header names."""
+
+    def get(self, key: str, /) -> str | None:
+        """Return the header's value, or None."""
+
+
 class Keyring:
     """The accepted keys."""
 
@@ -28,7 +36,7 @@ class Keyring:
         """With no key every caller is accepted as the one owner "" (the service then listens on loopback only)."""
         self._known = [(_digest(entry.key), Identity(entry.owner, entry.admin)) for entry in keys]
 
-    def identify(self, headers: Mapping[str, str]) -> Identity:
+    def identify(self, headers: Headers) -> Identity:
         """Return who sent a request with these headers.
 
         Raises:
@@ -52,7 +60,7 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
-def _sent(headers: Mapping[str, str]) -> str:
+def _sent(headers: Headers) -> str:
     """Return the key that the headers carry, or ""."""
     for name in KEY_HEADERS:
         value = headers.get(name)

@@ -23,6 +23,8 @@ Read = Callable[[str], str | None]
 QUIET = 10.0
 # Seconds between attempts to reach a Redis that is away.
 RETRY = 0.5
+# Seconds a new waiter gives the subscription to come up; registered it is in any case, and looks once when it is up.
+SETTLE = 1.0
 
 
 class Waiter:
@@ -94,7 +96,7 @@ class Inbox:
             return list(self._waiters)
 
     def add(self, waiter: Waiter) -> None:
-        """Register a waiter; the first one starts the subscription and waits up to 3 s until it stands.
+        """Register a waiter; the first one starts the subscription and waits a moment until it stands.
 
         When Redis is away the waiter is registered all the same: it looks once after the subscription is back.
         """
@@ -104,7 +106,7 @@ class Inbox:
                 self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
                 self._thread.start()
         if not self._subscribed.is_set():
-            self._subscribed.wait(3)
+            self._subscribed.wait(SETTLE)
 
     def remove(self, waiter: Waiter) -> None:
         """Forget a waiter."""
@@ -122,13 +124,16 @@ class Inbox:
 
     def _run(self) -> None:
         """Subscribe, deliver, and after a cut subscribe again, until closed."""
+        outage = False  # said once per outage
         while not self._closed:
             try:
                 with self._client.pubsub(ignore_subscribe_messages=False) as subscription:
                     self._listen(subscription)
             except (redis.RedisError, OSError, ValueError) as error:
+                if self._subscribed.is_set() or not outage:
+                    log.warning("the subscription to completed calls was cut (%s); subscribing again", error)
                 self._subscribed.clear()
-                log.warning("the subscription to completed calls was cut (%s); subscribing again", type(error).__name__)
+                outage = True
                 time.sleep(RETRY)
 
     def _listen(self, subscription: Any) -> None:

@@ -1,0 +1,55 @@
+"""Routes for launch scripts, probes and people. They need no key and tell no secret."""
+
+import time
+from typing import Any
+
+from flask import Response
+
+from app.api import reply
+from app.api.endpoint import Incoming
+from app.openapi import PAGE
+from app.services import Services
+from rock import __version__
+from rock.errors import Unavailable
+
+
+def root(services: Services, incoming: Incoming) -> Response:
+    """Say that the service is here, and how it is; always 200."""
+    return reply.plain(_state(services))
+
+
+def healthz(services: Services, incoming: Incoming) -> Response:
+    """As the root, but 503 when Redis does not answer."""
+    state = _state(services)
+    if state["redis"]:
+        return reply.plain(state)
+    return reply.failure(Unavailable("the database (Redis) does not answer; try again shortly", **state))
+
+
+def openapi(services: Services, incoming: Incoming) -> Response:
+    """The description of the API."""
+    return reply.answer(services.openapi)
+
+
+def docs(services: Services, incoming: Incoming) -> Response:
+    """The description as a page that loads nothing from elsewhere."""
+    return Response(PAGE, mimetype="text/html")
+
+
+def _state(services: Services) -> dict[str, Any]:
+    """Return how the service is: version, Redis, nodes, and how they run sandboxes."""
+    state: dict[str, Any] = {"service": "rock", "version": __version__}
+    try:
+        nodes = services.nodes.list()
+    except Unavailable:
+        return {**state, "status": "degraded", "redis": False, "nodes": {"alive": 0, "total": 0}, "runtime": []}
+    alive = [node for node in nodes if services.nodes.is_alive(node, time.time())]
+    runtimes = sorted({node.deployment for node in alive if node.deployment})
+    status = "ok" if alive else "no node is alive"
+    return {
+        **state,
+        "status": status,
+        "redis": True,
+        "nodes": {"alive": len(alive), "total": len(nodes)},
+        "runtime": runtimes,
+    }

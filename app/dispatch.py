@@ -1,0 +1,126 @@
+"""Carries a call to its node and waits for its answer: the one path that every command, start and stop takes."""
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from app.broker import NodeTask
+from app.calls import Call, CallState, Claim, ClaimWord
+from app.inbox import Waiter
+from app.nodes import Nodes
+from app.results import ResultStore
+from app.sweep import overdue
+from app.watch import Watch
+from rock.errors import NotFound, Unavailable, success
+
+log = logging.getLogger(__name__)
+
+Clock = Callable[[], float]
+
+
+class Dispatch:
+    """Claims, sends and waits. Answers are JSON text, passed on as the node wrote them."""
+
+    def __init__(self, results: ResultStore, nodes: Nodes, watch: Watch, clock: Clock = time.time) -> None:
+        self._results, self._nodes, self._watch, self.clock = results, nodes, watch, clock
+
+    def ask(
+        self, call: Call, task: NodeTask, *, wait: float | None, admin: bool = False, need_running: bool = True
+    ) -> str:
+        """Have a node do `task` for the call, and return the answer's envelope as JSON text.
+
+        Params:
+            wait: seconds to wait for it (None: until done); after them, an envelope that says it goes on.
+            admin, need_running: as for ResultStore.claim.
+        Raises:
+            RockError: what the claim refuses, or Unavailable.
+        """
+        with self._results.expect(call.call_id) as waiter:
+            claim = self._results.claim(call, self.clock(), admin=admin, need_running=need_running)
+            if claim.word is ClaimWord.DONE:
+                return claim.envelope
+            if claim.word is ClaimWord.NEW:
+                self.send(task, call.call_id, claim.node)
+            return self.await_answer(call, claim, waiter, wait)
+
+    def send(self, task: NodeTask, call_id: str, node: str) -> None:
+        """Send a claimed call to its node; when that fails the claim is undone. Raises Unavailable."""
+        try:
+            self._nodes.send(task, call_id, node)
+        except Unavailable as error:
+            self._results.withdraw(call_id, error, self.clock())
+            raise
+
+    def nudge(self, task: NodeTask, call_id: str, node: str) -> None:
+        """Tell a node something about a call that is not claimed here (cancel). Raises Unavailable."""
+        self._nodes.send(task, call_id, node)
+
+    def await_answer(self, call: Call, claim: Claim, waiter: Waiter, wait: float | None) -> str:
+        """Wait for a claimed call; the answer, or an envelope that says it goes on. The waiter must be registered."""
+        end = None if wait is None else time.monotonic() + wait
+        with self._watch.over(call.call_id, claim.node):
+            while True:
+                pause = self._until(end, call)
+                answer = waiter.wait(pause)
+                if answer:
+                    return answer
+                if end is not None and time.monotonic() >= end:
+                    return self._unfinished(call.call_id, call.request_id)
+                call = self._past_deadline(call)
+
+    def result(self, call_id: str, request_id: str, wait: float) -> str:
+        """Return the answer of a call made earlier, waiting up to `wait` seconds for it.
+
+        Raises:
+            NotFound: no such call for this caller, or its answer has been dropped.
+        """
+        with self._results.expect(call_id) as waiter:
+            call = self.find(call_id, request_id)
+            answer = self._results.read(call_id) if call.done else None
+            return answer or self.await_answer(call, Claim(ClaimWord.ATTACHED, call.node), waiter, wait)
+
+    def find(self, call_id: str, request_id: str) -> Call:
+        """Return a call without body and envelope. Raises NotFound."""
+        found = self._results.heads([call_id])
+        if not found:
+            raise NotFound(
+                f"request {request_id!r} not found: never made with this key, or its answer has been dropped"
+            )
+        return found[0]
+
+    def _until(self, end: float | None, call: Call) -> float | None:
+        """Return for how long to wait next: to the caller's end or the call's deadline, whichever is first."""
+        limits = [] if end is None else [end - time.monotonic()]
+        if call.deadline is not None:
+            limits.append(call.deadline - self.clock())
+        return max(0.0, min(limits)) if limits else None
+
+    def _past_deadline(self, call: Call) -> Call:
+        """Look at a call whose wait ended before its caller's: answer it if it is overdue, else wait without that limit."""
+        now = self.clock()
+        if call.deadline is None or now < call.deadline:
+            return call
+        known = self.find(call.call_id, call.request_id)
+        error = overdue(known, now)
+        if error is not None:
+            self._results.fail(call.call_id, error, now, only_pending=known.state is CallState.PENDING)
+        # The node has it, and ends it itself: no limit of ours applies any more.
+        return Call(**{**vars(known), "deadline": None})
+
+    def _unfinished(self, call_id: str, request_id: str) -> str:
+        """Return the envelope of a call that goes on, or its answer if that has just come."""
+        known = self.find(call_id, request_id)
+        answer = self._results.read(call_id) if known.done else None
+        return answer or unfinished(request_id, known.state)
+
+
+def unfinished(request_id: str, state: CallState) -> str:
+    """Return the envelope that says a call goes on."""
+    return json.dumps(success({"request_id": request_id, "state": state.value}))
+
+
+def envelope(result: Any, message: str | None = None) -> str:
+    """Return a Success envelope as JSON text."""
+    return json.dumps(success(result, message))

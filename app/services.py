@@ -1,0 +1,37 @@
+"""What the views work with, built once per process by `create_app`."""
+
+from dataclasses import dataclass
+
+from app.auth import Keyring
+from app.commands import Commands
+from app.database import Client
+from app.dispatch import Dispatch
+from app.lifecycle import Lifecycle
+from app.results import ResultStore
+from app.store import NodeStore
+from app.watch import Watch
+
+
+@dataclass(frozen=True)
+class Services:
+    """The parts of the API process."""
+
+    keyring: Keyring
+    lifecycle: Lifecycle
+    commands: Commands
+    dispatch: Dispatch
+    results: ResultStore
+    nodes: NodeStore
+    watch: Watch
+    redis: Client
+    # Bytes.
+    json_limit: int
+    upload_limit: int
+    # The OpenAPI description, as JSON text.
+    openapi: str = ""
+
+    def close(self) -> None:
+        """End the threads and connections of this process."""
+        self.watch.close()
+        self.results.close()
+        self.redis.close()

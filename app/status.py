@@ -1,0 +1,79 @@
+"""Record → what clients see: the only mapping between the two. Pure."""
+
+from datetime import UTC, datetime, tzinfo
+from typing import Any
+
+from app.records import PhaseName, SandboxRecord, State
+from rock.actions import StartResponse, StatusResponse, dump
+
+# Seconds for which a start that failed is shown to callers who did not ask for ended sandboxes.
+FAILED_START_SHOWN = 600.0
+
+
+def is_visible(record: SandboxRecord, include_all_states: bool, now: float) -> bool:
+    """Return whether status shows the record: living ones always, ended ones on request or when a start has just failed."""
+    if record.state in (State.PENDING, State.RUNNING) or include_all_states:
+        return True
+    return record.failed_start and now - record.stopped < FAILED_START_SHOWN
+
+
+def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> dict[str, Any]:
+    """Return the StatusResponse of a record as an object of the wire.
+
+    Beyond the contract it tells `runtime`, `isolated` (false for the local deployment) and a `message`.
+    """
+    running = record.state is State.RUNNING
+    response = StatusResponse(
+        sandbox_id=record.sandbox_id, state=record.state, is_alive=running and node_alive,
+        host_name=record.host_name, host_ip=record.host_ip, port_mapping=dict(record.port_mapping),
+        status=phases(record, zone), cpus=record.cpus,
+        create_time=iso(record.created, zone), start_time=iso(record.started, zone), stop_time=iso(record.stopped, zone),
+        auto_stop_time=iso(record.expires, zone) if running else None,
+        **{name: record.spec.get(name) for name in _FROM_SPEC}, metadata=record.spec.get("metadata") or {},
+        **{name: record.identity.get(name) for name in _FROM_IDENTITY},
+    )  # fmt: skip
+    shown = dump(response)
+    shown["state_history"] = [{**entry, "timestamp": iso(float(entry["timestamp"]), zone)} for entry in record.history]
+    shown["runtime"], shown["isolated"] = record.runtime or None, record.runtime != "local"
+    shown["message"] = message(record, node_alive)
+    return shown
+
+
+_FROM_SPEC = ("image", "memory", "disk", "limit_cpus", "num_gpus", "accelerator_type")
+_FROM_IDENTITY = ("user_id", "experiment_id", "namespace", "cluster")
+
+
+def phases(record: SandboxRecord, zone: tzinfo = UTC) -> dict[str, dict[str, Any]]:
+    """Return all phases of the start by name; those not begun are waiting."""
+    blank = {"status": "waiting", "message": "", "started_at": None, "completed_at": None}
+    shown = {}
+    for name in PhaseName:
+        phase = {**blank, **record.phases.get(name.value, {})}
+        for stamp in ("started_at", "completed_at"):
+            phase[stamp] = iso(float(phase[stamp] or 0), zone)
+        shown[name.value] = phase
+    return shown
+
+
+def message(record: SandboxRecord, node_alive: bool) -> str:
+    """Return in words how the sandbox is."""
+    if record.state in (State.PENDING, State.RUNNING) and not node_alive:
+        return f"node {record.node} does not answer (node lost)"
+    if record.state is State.RUNNING:
+        return "running" if record.runtime != "local" else "running as plain processes of the node: no isolation"
+    return " ".join(filter(None, [record.state.value, record.stop_event and f"({record.stop_event})", record.reason]))
+
+
+def to_start(record: SandboxRecord) -> dict[str, Any]:
+    """Return the StartResponse of a record as an object of the wire."""
+    return dump(
+        StartResponse(
+            sandbox_id=record.sandbox_id, host_name=record.host_name, host_ip=record.host_ip, cpus=record.cpus,
+            memory=record.spec.get("memory"), disk=record.spec.get("disk"),
+        )
+    )  # fmt: skip
+
+
+def iso(moment: float, zone: tzinfo = UTC) -> str | None:
+    """Return an epoch time as ISO 8601 with zone; None for 0 (not yet)."""
+    return datetime.fromtimestamp(moment, zone).isoformat(timespec="milliseconds") if moment else None

@@ -1,0 +1,58 @@
+"""Builds the parts of an API process from its configuration."""
+
+from zoneinfo import ZoneInfo
+
+from celery import Celery
+
+from app.auth import Keyring
+from app.blobs import BlobStore
+from app.broker import make_celery
+from app.commands import Commands
+from app.config import Config
+from app.database import Client, connect
+from app.dispatch import Dispatch
+from app.keys import Keys
+from app.lifecycle import Lifecycle, Stores
+from app.nodes import Nodes
+from app.results import ResultStore
+from app.services import Services
+from app.store import NodeStore, SandboxStore
+from app.watch import Watch
+
+
+def build(
+    config: Config,
+    celery: Celery | None = None,
+    redis: Client | None = None,
+    raw_redis: Client | None = None,
+    openapi: str = "",
+) -> Services:
+    """Return the parts of an API process; see `app.create_app`. `openapi` is the description to serve."""
+    redis = redis or connect(config.redis.url)
+    raw_redis = raw_redis or connect(config.redis.url, decode_responses=False)
+    keys, stores = Keys(config.redis.prefix), make_stores(config, redis)
+    watch = Watch(stores.results, stores.nodes)
+    dispatch = Dispatch(stores.results, Nodes(celery or make_celery(config)), watch)
+    return Services(
+        keyring=Keyring(config.auth.keys),
+        lifecycle=Lifecycle(stores, dispatch, config.runtime, ZoneInfo(config.log.time_zone)),
+        commands=Commands(dispatch, stores.results, BlobStore(raw_redis, keys)),
+        dispatch=dispatch,
+        results=stores.results,
+        nodes=stores.nodes,
+        watch=watch,
+        redis=redis,
+        json_limit=config.server.json_limit,
+        upload_limit=config.server.upload_limit,
+        openapi=openapi,
+    )
+
+
+def make_stores(config: Config, redis: Client) -> Stores:
+    """Return the stores that API processes and nodes share, with the configured times."""
+    keys, lost_after, kept = Keys(config.redis.prefix), config.node.lost_after_seconds, config.runtime
+    return Stores(
+        sandboxes=SandboxStore(redis, keys, lost_after, kept.stop_retention_seconds),
+        nodes=NodeStore(redis, keys, lost_after),
+        results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds),
+    )
