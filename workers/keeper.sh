@@ -16,7 +16,7 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD S_IN S_PID S_WRAP S_BUSY S_QUEUE
+declare -A STATE SLOT OUT KEY RC TICK CHILD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN
 STALE=()
 
 # --- small parts ---------------------------------------------------------------------------------------------------------------------------
@@ -132,24 +132,24 @@ k_forget() {
 # Parent of a session's shell: tells its pid, waits for its end whatever ends it. Job control gives the shell a process group of its own and keeps
 # SIGINT at its default (an asynchronous child of a script would ignore it, and so would all it starts).
 k_session() {
-  local key=$1 in=$2 pid
+  local key=$1 in=$2 gen=$3 pid
   unset "S_IN[$key]"
   k_detach
   set -m
   ( k_fresh; exec {EV}>&-; exec bash --noprofile --norc -i ) <&"$in" {in}>&- >/dev/null 2>&1 &
   pid=$!
   set +m # with job control on, `wait` would return when the shell is only stopped
-  printf 'p %s %s\n' "$key" "$pid" >&"$EV"
+  printf 'p %s %s %s\n' "$key" "$pid" "$gen" >&"$EV"
   exec {in}>&-
   wait "$pid"
-  printf 'x %s %s\n' "$key" $? >&"$EV"
+  printf 'x %s %s %s\n' "$key" $? "$gen" >&"$EV"
 }
 
 k_open() {
   local key=$1 in
   exec {in}<> <(:)
-  S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]=''
-  k_session "$key" "$in" &
+  S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]='' S_GEN[$key]=$((++N)) # a name may be used again before its former shell is gone
+  k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
   printf 'PS1= PS2= HISTFILE=\n\\builtin set +o history +H\n' >&"$in"
 }
@@ -170,7 +170,7 @@ k_dispatch() {
   # The jobs are those that k_victims must spare later.
   printf '%s\n' "\\builtin eval \"\\builtin printf '\\036$id %s\\036' \$? >|/proc/$K/fd/$w; \\builtin jobs -p >|'$R/j.$key'; \\builtin printf 'd $id %s\\n' \$? >|/proc/$K/fd/$EV; \\builtin return \$?\"" >"$R/f.$key"
   printf '\\builtin . %q\n\\builtin . %q\n' "$R/p.$id" "$R/f.$key" >&"${S_IN[$key]}"
-  printf 'start %s\n' "$id"
+  printf 'start %s 0\n' "$id"
 }
 
 # Start the next waiting call of session $1, if its shell is idle.
@@ -197,7 +197,7 @@ k_shell_ended() {
     printf 'reject %s ended\n' "$w"
   done
   exec {in}>&-
-  unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]"
+  unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   printf 'ended %s %s\n' "$key" "$2"
 }
 
@@ -311,18 +311,13 @@ k_close() {
 # RUN and EXEC: a call id is accepted once; repeated, it is answered with what is known, so the host may always submit again.
 k_submit() {
   local verb=$1 id=$2 key=$3
-  case ${STATE[$id]} in
-    '') ;;
-    running) printf 'start %s\n' "$id"; return ;;
-    queued) printf 'queued %s\n' "$id"; return ;;
-    *) k_report "$id"; return ;;
-  esac
+  [[ ${STATE[$id]} ]] && { k_ask "$id"; return; }
   if [[ $verb == EXEC ]]; then
     SLOT[$id]=$((++N)) STATE[$id]=running
     k_uptime
     TICK[$id]=$UP
     : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; printf 'reject %s nospace\n' "$id"; return; }
-    printf 'start %s\n' "$id"
+    printf 'start %s 0\n' "$id"
     k_exec "$id" "$N" "$key" &
     return
   fi
@@ -334,6 +329,20 @@ k_submit() {
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
   if [[ ${S_BUSY[$key]} ]]; then printf 'queued %s\n' "$id"; else k_next "$key"; fi
+}
+
+# What is known of call $1.
+k_ask() {
+  case ${STATE[$1]} in
+    '') printf 'unknown %s\n' "$1" ;;
+    running)
+      k_uptime
+      printf 'start %s %s\n' "$1" $((UP - TICK[$1]))
+      ;;
+    queued) printf 'queued %s\n' "$1" ;;
+    closed) printf 'closed %s\n' "$1" ;;
+    *) k_report "$1" ;;
+  esac
 }
 
 k_cancel() {
@@ -355,15 +364,22 @@ k_handle() {
   case $1 in
     d) key=${KEY[$2]}; k_finish "$2" "$3" done
        if [[ $key && ${S_BUSY[$key]} == "$2" ]]; then S_BUSY[$key]=''; k_next "$key"; fi ;;
-    p) S_PID[$2]=$3 ;;
+    p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 ;;
     c) CHILD[$2]=$3 ;;
-    x) k_shell_ended "$2" "$3" ;;
+    x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
       if [[ $5 == nospace ]]; then printf 'reject %s nospace\n' "$2"; else k_submit "$1" "$2" "$3"; fi ;;
     READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || printf 'data %s %s %s 0 0\n' "$2" "$3" "$4" ;;
     KILL) k_cancel "$2" ;;
     ACK) k_forget "$2" ;;
-    CLOSE) if [[ ${S_IN[$3]} ]]; then k_close "$3" & printf 'closed %s\n' "$2"; else printf 'reject %s nosession\n' "$2"; fi ;;
+    CLOSE)
+      if [[ ${S_IN[$3]} ]]; then
+        k_close "$3" &
+        STATE[$2]=closed
+        k_shell_ended "$3" 137
+      fi
+      if [[ ${STATE[$2]} ]]; then k_ask "$2"; else printf 'reject %s nosession\n' "$2"; fi ;;
+    ASK) k_ask "$2" ;;
     SYNC) printf '\nsync %s\n' "$2" ;;
   esac
 }

@@ -10,13 +10,14 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     RUN id session - n .    payload: a line for the session's shell
     EXEC id pipe|file - n . payload: a script for a fresh subshell
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
+    ASK id - - 0 .          what is known of a call: `unknown`, or the event of its state again
     KILL id - - 0 .         end a running call, withdraw a waiting one
     ACK id - - 0 .          the result is stored, forget the call
     CLOSE id session - 0 .
 
 Keeper to host, a line each::
 
-    ready version · sync token · start id · queued id · done id exit_code done|ended · reject id reason · ended session exit_code · closed id
+    ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended · reject id reason · unknown id · ended session exit_code · closed id
     data id stream offset length total      followed by that many bytes
 """
 
@@ -124,28 +125,3 @@ class Parser:
         if len(self._buffer) < end + length:
             return None
         return end + length, Event(kind, words[0], tuple(words[1:]), bytes(self._buffer[end : end + length]))
-
-
-@dataclass
-class Collected:
-    """One stream of one call as it arrives, until the mark that ends it."""
-
-    call_id: str
-    data: bytearray
-    exit_code: int | None = None
-    """Set once the mark was found."""
-    total: int = 0
-    """Bytes that the keeper holds, the mark included."""
-
-    def add(self, offset: int, part: bytes, total: int) -> None:
-        """Take bytes from `offset` on; a part that does not continue what is here is ignored (asked twice)."""
-        self.total = max(self.total, total)
-        if offset != len(self.data):
-            return
-        self.data += part
-        mark = b"\x1e" + self.call_id.encode() + b" "
-        at = self.data.rfind(mark)
-        end = self.data.find(b"\x1e", at + len(mark)) if at >= 0 else -1
-        if end >= 0:
-            self.exit_code = int(self.data[at + len(mark) : end])
-            del self.data[at:]

@@ -1,0 +1,136 @@
+"""A node's processes. `create_worker` is their composition root: the only place where clients are built."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from celery import Celery
+
+from app.blobs import BlobStore
+from app.broker import make_celery
+from app.config import Config
+from app.database import connect
+from app.keys import Keys
+from app.nodes import Nodes
+from app.results import ResultStore
+from app.store import NodeStore, SandboxStore
+from app.sweep import Sweep
+from rock.errors import RockError
+from workers.agent import Coroner, NodeAgent
+from workers.deployments.abstract import AbstractDeployment, ContainerEvent
+from workers.deployments.manager import DeploymentManager
+from workers.heartbeat import Heartbeat
+from workers.keeper import BOOT_ARGV
+from workers.lifecycle import NodeLifecycle, Stores
+from workers.relay import Relay
+from workers.tasks import register
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Worker:
+    """One process of a node (or, in tests, all of it): its Celery application and what runs beside the tasks."""
+
+    celery: Celery
+    config: Config
+    deployment: AbstractDeployment
+    description: str
+    agent: NodeAgent | None = None
+    lifecycle: NodeLifecycle | None = None
+    relay: Relay | None = None
+    heartbeat: Heartbeat | None = None
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def start(self) -> None:
+        """Take the node id, take up what an earlier process left, begin the periodic work. Raises AlreadyExists."""
+        log.info("node %s runs sandboxes with %s", self.config.node.id, self.description)
+        if self.relay and self.agent:
+            self.relay.start()
+            if self.heartbeat:
+                self.heartbeat.start()
+            _patiently(lambda now: self.agent and self.agent.recover(now, all=True))
+            self._spawn("watch", lambda: self.deployment.watch(self._container_event, self._stop))
+            self._every("recover", self.agent.recover)
+        if self.lifecycle:
+            lifecycle = self.lifecycle
+            _patiently(lifecycle.adopt)
+            self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
+            self._every("lifecycle", lambda now: (lifecycle.reap(now), lifecycle.recover(now)))
+
+    def close(self) -> None:
+        """End the threads; sandboxes and their commands go on."""
+        self._stop.set()
+        if self.heartbeat:
+            self.heartbeat.close()
+        if self.relay:
+            self.relay.close()
+        for thread in self._threads:
+            thread.join(timeout=2)
+        self.deployment.close()
+
+    def _container_event(self, event: ContainerEvent) -> None:
+        if event.event in ("die", "destroy") and self.relay:
+            self.relay.examine(event.sandbox_id)
+
+    def _every(self, name: str, work: Callable[[float], object]) -> None:
+        def loop() -> None:
+            while not self._stop.wait(self.config.node.sweep_seconds):
+                _patiently(work)
+
+        self._spawn(name, loop)
+
+    def _spawn(self, name: str, target: Callable[[], object]) -> None:
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+
+def _patiently(work: Callable[[float], object]) -> None:
+    """Do one round of periodic work; a fault is logged, and the next round tries again."""
+    try:
+        work(time.time())
+    except RockError as error:
+        log.warning("periodic work failed: %s", error)
+    except Exception:
+        log.exception("periodic work failed")
+
+
+def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Celery | None = None) -> Worker:
+    """Return a node's process, nothing of it started yet.
+
+    Params:
+        session, lifecycle: which sides of the node it is.
+        celery: register the tasks there (tests); None makes the application.
+    Raises:
+        Unavailable: the configured engine does not answer.
+    """
+    keys = Keys(config.redis.prefix)
+    redis = connect(config.redis.url)
+    lost_after = config.node.lost_after_seconds
+    results = ResultStore(redis, keys, lost_after, config.runtime.result_ttl_seconds)
+    sandboxes, node_store = SandboxStore(redis, keys, lost_after), NodeStore(redis, keys, lost_after)
+    celery = celery or make_celery(config)
+    nodes = Nodes(celery, keys)
+    data_dir = Path(config.server.data_dir).expanduser()
+    choice = DeploymentManager(
+        cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir,
+        docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
+    ).select(config.runtime.type)  # fmt: skip
+    worker = Worker(celery, config, choice.deployment, choice.reason)
+    if session:
+        coroner = Coroner(choice.deployment, sandboxes)
+        worker.relay = Relay(choice.deployment, results, coroner, config.runtime.output_limit)
+        worker.agent = NodeAgent(config.node.id, results, sandboxes, nodes, choice.deployment, worker.relay)
+        worker.heartbeat = Heartbeat(config, node_store, choice.deployment.name, choice.reason)
+    if lifecycle:
+        blobs = BlobStore(connect(config.redis.url, decode_responses=False), keys)
+        worker.lifecycle = NodeLifecycle(config, Stores(results, sandboxes, blobs), nodes, choice.deployment)
+    register(celery, worker.agent, worker.lifecycle, Sweep(results, sandboxes, node_store))
+    return worker

@@ -1,0 +1,169 @@
+"""The session side of a node: takes calls, hands them to the relay, and takes up again what an earlier process left."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+
+from app import status
+from app.broker import NodeTask
+from app.calls import Call, Route
+from app.nodes import Nodes
+from app.records import Event, PhaseName, PhaseStatus, SandboxRecord, State
+from app.results import ResultStore
+from app.store import SandboxStore
+from rock.errors import Internal, RockError, SandboxGone, success
+from workers.deployments.abstract import AbstractDeployment
+from workers.jobs import make_job
+from workers.relay import Relay
+
+log = logging.getLogger(__name__)
+
+READ_LIMIT = 64 * 1024 * 1024
+"""Bytes of a file that `read_file` answers with."""
+
+SESSION_ROUTES = frozenset(
+    {Route.RUN_IN_SESSION, Route.CREATE_SESSION, Route.CLOSE_SESSION, Route.EXECUTE, Route.READ_FILE, Route.WRITE_FILE}
+)
+
+LEFT_BEHIND = 3.0
+"""Seconds after which a call in flight that is not in hand counts as lost on its way here."""
+
+
+class Coroner:
+    """Decides what became of a sandbox whose stream broke (the relay's `Mortician`)."""
+
+    def __init__(self, deployment: AbstractDeployment, sandboxes: SandboxStore) -> None:
+        """Only looks and writes the record; containers are removed by the lifecycle side."""
+        self._deployment, self._sandboxes = deployment, sandboxes
+
+    def examine(self, sandbox_id: str) -> RockError | None:
+        """Return None if the sandbox runs, else the error for its callers; a death nobody asked for is written down."""
+        record = self._sandboxes.get(sandbox_id)
+        state = self._deployment.inspect(sandbox_id)
+        if record is not None and record.state is State.STOPPED:
+            return SandboxGone(f"Sandbox {sandbox_id} was stopped ({record.stop_event})", sandbox_id=sandbox_id)
+        if state.running:
+            return None
+        event = Event.OUT_OF_MEMORY if state.oom_killed else Event.GONE
+        reason = f"its container ended with exit code {state.exit_code}" if state.exists else "its container was removed"
+        if record is not None and record.state is State.RUNNING:
+            self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, time.time(), reason=reason)
+            log.warning("sandbox gone sandbox_id=%s event=%s reason=%s", sandbox_id, event.value, reason)
+        return SandboxGone(f"Sandbox {sandbox_id} is gone: {reason}; start a new one", sandbox_id=sandbox_id)
+
+
+class NodeAgent:
+    """What the session worker does for each task, and on its own."""
+
+    def __init__(
+        self, node_id: str, results: ResultStore, sandboxes: SandboxStore, nodes: Nodes, deployment: AbstractDeployment, relay: Relay
+    ) -> None:
+        self.node_id, self.results, self.sandboxes, self.nodes = node_id, results, sandboxes, nodes
+        self.deployment, self.relay = deployment, relay
+        self._born = time.time()
+
+    def call(self, call_id: str) -> None:
+        """NodeTask.CALL: submit a command; its end is answered by the relay."""
+        self._take(call_id, self._submit)
+
+    def cancel(self, call_id: str) -> None:
+        """NodeTask.CANCEL: end a call as its timeout would. A start is ended by its record, on the lifecycle side."""
+        call = self.results.load(call_id)
+        if call is not None and not call.done:
+            self.relay.cancel(call.sandbox_id, call_id)
+
+    def opened(self, call_id: str) -> None:
+        """NodeTask.OPENED: the container of start call `call_id` runs; reach its keeper and complete the start."""
+        self._take(call_id, lambda call: self.relay.open(call.sandbox_id, lambda error: self._started(call, error)))
+
+    def recover(self, now: float, *, all: bool = False) -> int:
+        """Submit what is in flight on this node and in nobody's hand; return how many calls.
+
+        Params:
+            all: at start; otherwise only calls that are older than a message needs to get here.
+        """
+        taken = 0
+        for call_id in self.results.inflight(self.node_id):
+            call = self.results.load(call_id)
+            if call is None or call.done or (not all and now - call.created < LEFT_BEHIND):
+                continue
+            if self.relay.holds(call.sandbox_id, call_id):
+                continue
+            if call.route in SESSION_ROUTES or (call.route == Route.UPLOAD and "content_base64" in call.body):
+                self.call(call_id)
+                taken += 1
+            elif call.route == Route.START and self._container_runs(call):
+                self.opened(call_id)
+                taken += 1
+        return taken
+
+    def _container_runs(self, call: Call) -> bool:
+        record = self.sandboxes.get(call.sandbox_id)
+        return record is not None and record.start_call == call.call_id and bool(record.container)
+
+    def _submit(self, call: Call) -> None:
+        if call.deadline is not None and time.time() > call.deadline:
+            return  # its caller has been answered, or will be by the sweep; it must not run now
+        self.relay.submit(call.sandbox_id, make_job(call, READ_LIMIT), ask=call.created < self._born)
+
+    def _take(self, call_id: str, work: Callable[[Call], None]) -> None:
+        """Do `work` on a call that still waits for its answer; a refusal of ours is its answer."""
+        call = self.results.load(call_id)
+        if call is None or call.done:
+            return
+        try:
+            work(call)
+        except RockError as error:
+            self.results.fail(call_id, error, time.time())
+        except Exception as error:
+            log.exception("call failed request_id=%s sandbox_id=%s", call.request_id, call.sandbox_id)
+            fault = Internal(f"the node failed to take the call ({type(error).__name__}); see its log", sandbox_id=call.sandbox_id)
+            self.results.fail(call_id, fault, time.time())
+
+    def _started(self, call: Call, error: RockError | None) -> None:
+        """The keeper answers, or never will: complete the start accordingly."""
+        now = time.time()
+        if error is not None:
+            fail_start(self.sandboxes, self.results, call, error, now)
+            self.deployment.remove(call.sandbox_id)
+            return
+        self.sandboxes.set_phase(call.sandbox_id, PhaseName.DOCKER_RUN, PhaseStatus.SUCCESS, "running", now, call.call_id)
+        moved = self.sandboxes.transition(
+            call.sandbox_id, [State.PENDING], State.RUNNING, Event.STARTED, now, only_start=call.call_id
+        )
+        record = self.sandboxes.get(call.sandbox_id)
+        if not moved and not _runs(record, call):
+            # Stopped while it was starting: whoever did so has answered.
+            self.deployment.remove(call.sandbox_id)
+            self.results.fail(call.call_id, SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting"), now)
+            return
+        assert record is not None
+        self.results.complete(call.call_id, success(status.to_start(record)), now)
+        log.info("sandbox started request_id=%s sandbox_id=%s seconds=%.3f", call.request_id, call.sandbox_id, now - call.created)
+
+
+def _runs(record: SandboxRecord | None, call: Call) -> bool:
+    return record is not None and record.start_call == call.call_id and record.state is State.RUNNING
+
+
+def fail_start(sandboxes: SandboxStore, results: ResultStore, call: Call, error: RockError, now: float) -> None:
+    """End start `call` with `error`: the phase that was under way, the record, the answer."""
+    record = sandboxes.get(call.sandbox_id)
+    if record is not None and record.start_call == call.call_id:
+        for phase in PhaseName:
+            entry = record.phases.get(phase.value, {})
+            if entry.get("status") in (PhaseStatus.RUNNING.value, None):
+                timed_out = error.kind == "start_timeout"
+                outcome = PhaseStatus.TIMEOUT if timed_out else PhaseStatus.FAILED
+                sandboxes.set_phase(call.sandbox_id, phase, outcome, error.message, now, call.call_id)
+                break
+        sandboxes.transition(
+            call.sandbox_id, [State.PENDING], State.STOPPED, Event.START_FAILED, now, only_start=call.call_id, reason=error.message
+        )
+    results.fail(call.call_id, error, now)
+    log.warning("start failed request_id=%s sandbox_id=%s kind=%s error=%s", call.request_id, call.sandbox_id, error.kind, error)
+
+
+__all__ = ["Coroner", "NodeAgent", "NodeTask", "fail_start"]

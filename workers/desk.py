@@ -1,0 +1,192 @@
+"""The calls in hand of one sandbox: from frames sent to answers given. Runs in the relay's thread only, does no I/O of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rock.errors import CommandTimeout, RockError, success
+from rock.actions import dump
+from workers import protocol
+from workers.jobs import Job, Outcome, Stopped
+from workers.output import Collected
+from workers.protocol import Event
+
+KILL_GRACE = 3.0
+"""Seconds that the keeper has to end a command before the caller is answered without it."""
+NOTE_AFTER = 0.05
+"""Seconds after which a call in hand is noted as taken: short ones spare Redis the write."""
+READ_AGAIN = 0.005
+"""Seconds before a stream whose mark is not there yet is asked for again."""
+READ_TRIES = 60
+"""How often, before the rest counts as lost beyond the keeper's cap."""
+
+
+class Timer(Protocol):
+    """A call that was put off."""
+
+    def cancel(self) -> None:
+        """Do not make it."""
+
+
+@dataclass
+class Surroundings:
+    """What a desk needs of the world, each a function, so that a test needs no sockets."""
+
+    send: Callable[[Iterable[bytes]], None]
+    """Put frames on their way to the keeper."""
+    finish: Callable[[Job, dict[str, object]], None]
+    """Store the envelope of a call, then call `stored`."""
+    later: Callable[[float, Callable[[], None]], Timer]
+    """Call a function after so many seconds."""
+    note_running: Callable[[Job], None]
+    """Say in Redis that the node has the call."""
+
+
+@dataclass
+class _Running:
+    job: Job
+    stdout: Collected
+    stderr: Collected
+    started: bool = False
+    stopped: Stopped | None = None
+    ended: tuple[int, bool] | None = None
+    tries: int = 0
+    finished: bool = False
+    timers: list[Timer] = field(default_factory=list)
+
+    def stream(self, number: int) -> Collected:
+        return self.stdout if number == protocol.STDOUT else self.stderr
+
+
+class Desk:
+    """Submits jobs, follows their events, answers each once."""
+
+    def __init__(self, around: Surroundings, output_limit: int) -> None:
+        """`output_limit`: bytes of one stream that an answer may carry."""
+        self._around, self._output_limit = around, output_limit
+        self._running: dict[str, _Running] = {}
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def holds(self, call_id: str) -> bool:
+        """Return whether that call is in hand here."""
+        return call_id[:10] in self._running
+
+    def submit(self, job: Job, *, ask: bool) -> None:
+        """Take a job; `ask` when an earlier process may have submitted it: the keeper is asked before it is sent."""
+        if job.id in self._running:
+            return
+        limit = max(self._output_limit, getattr(job, "limit", 0) + 1)
+        item = self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
+        item.timers.append(self._around.later(NOTE_AFTER, lambda: self._around.note_running(job)))
+        self._around.send([protocol.frame("ASK", job.id)] if ask else job.frames())
+
+    def resubmit(self) -> None:
+        """Ask again for all in hand: the stream to the keeper is a new one."""
+        for item in self._running.values():
+            if item.finished:
+                continue
+            limit = max(self._output_limit, getattr(item.job, "limit", 0) + 1)
+            item.stdout, item.stderr, item.ended = Collected(item.job.id, limit), Collected(item.job.id, limit), None
+            self._around.send([protocol.frame("ASK", item.job.id)])
+
+    def cancel(self, call_id: str) -> bool:
+        """End a call as its timeout would; True if it was in hand."""
+        item = self._running.get(call_id[:10])
+        if item is None or item.finished:
+            return False
+        self._stop(item, Stopped.CANCEL)
+        return True
+
+    def fail_all(self, error: Callable[[Job], RockError]) -> None:
+        """Answer all in hand with an error: the sandbox is gone."""
+        for item in list(self._running.values()):
+            self._finish(item, error(item.job).to_envelope())
+
+    def stored(self, job: Job) -> None:
+        """The answer of `job` is safe: the keeper may forget the call."""
+        if self._running.pop(job.id, None):
+            self._around.send([protocol.frame("ACK", job.id)])
+
+    def handle(self, event: Event) -> None:
+        """Take one event of the keeper."""
+        item = self._running.get(event.id)
+        if item is None or item.finished:
+            return
+        match event.kind:
+            case "start":
+                self._start(item, int(event.args[0]) / 100)
+            case "data":
+                item.stream(int(event.args[0])).add(int(event.args[1]), event.data, int(event.args[3]))
+                self._settle(item)
+            case "done":
+                item.ended = (int(event.args[0]), event.args[1] == "ended")
+                self._settle(item)
+            case "closed":
+                item.ended = (0, False)
+                self._settle(item)
+            case "unknown":
+                self._around.send(item.job.frames())
+            case "reject":
+                self._finish(item, item.job.refused(event.args[0]).to_envelope())
+
+    def _start(self, item: _Running, spent: float) -> None:
+        """The command runs, for `spent` seconds already if an earlier process submitted it."""
+        if item.started:
+            return
+        item.started = True
+        if item.job.timeout is not None:
+            left = max(0.0, item.job.timeout - spent)
+            item.timers.append(self._around.later(left, lambda: self._stop(item, Stopped.TIMEOUT)))
+
+    def _stop(self, item: _Running, why: Stopped) -> None:
+        if item.finished or item.stopped or item.ended:
+            return
+        item.stopped = why
+        self._around.send([protocol.frame("KILL", item.job.id)])
+        item.timers.append(self._around.later(KILL_GRACE, lambda: self._unstoppable(item)))
+
+    def _unstoppable(self, item: _Running) -> None:
+        if not item.finished and item.ended is None:
+            text = f"the command did not end within its time and could not be stopped within {KILL_GRACE:g} s"
+            output = item.stdout.text()
+            self._finish(item, CommandTimeout(text, exit_code=124, output=output).to_envelope())
+
+    def _settle(self, item: _Running) -> None:
+        """Answer once the end is known and every stream is whole; ask for what is missing until then."""
+        if item.ended is None or item.finished:
+            return
+        missing = [number for number in item.job.streams if item.stream(number).exit_code is None]
+        if missing:
+            self._read(item, missing[0])
+            return
+        code, shell_ended = item.ended
+        try:
+            answer = item.job.answer(Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped))
+            envelope = success(dump(answer))
+        except RockError as error:
+            envelope = error.to_envelope()
+        self._finish(item, envelope)
+
+    def _read(self, item: _Running, number: int) -> None:
+        stream = item.stream(number)
+        offset = stream.next_offset
+        ask = [protocol.frame("READ", item.job.id, str(number), str(offset))]
+        if offset < stream.total:
+            self._around.send(ask)
+            return
+        item.tries += 1
+        if item.tries > READ_TRIES:
+            stream.give_up(item.ended[0] if item.ended else 0)
+            self._settle(item)
+            return
+        item.timers.append(self._around.later(READ_AGAIN, lambda: None if item.finished else self._around.send(ask)))
+
+    def _finish(self, item: _Running, envelope: dict[str, object]) -> None:
+        item.finished = True
+        for timer in item.timers:
+            timer.cancel()
+        self._around.finish(item.job, envelope)

@@ -1,0 +1,87 @@
+"""The node's own record: taken when the session worker starts, renewed while it lives, given back when it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import secrets
+import threading
+import time
+from pathlib import Path
+
+from app.config import Config
+from app.records import NodeRecord
+from app.store import NodeStore
+from rock.errors import AlreadyExists, NodeLost, RockError
+
+log = logging.getLogger(__name__)
+
+
+class Heartbeat:
+    """Holds the node id."""
+
+    def __init__(self, config: Config, nodes: NodeStore, deployment: str, description: str) -> None:
+        """`deployment`, `description`: how this node runs sandboxes, for status and people."""
+        self._config, self._nodes = config, nodes
+        node = config.node
+        self._record = NodeRecord(
+            node_id=node.id, cpus=node.cpus * node.overcommit, memory=int(node.memory * node.overcommit), labels=dict(node.labels),
+            deployment=deployment, host_name=node.host_name, host_ip=node.host_ip, info={"runtime": description},
+        )  # fmt: skip
+        self._token = ""
+        self._lock_file: int | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Register and begin to beat. Raises AlreadyExists when a living worker holds the id."""
+        self._token = self._take_token()
+        self._nodes.register(self._config.node.id, self._token, self._record, time.time())
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop beating and give the id back."""
+        self._stop.set()
+        try:
+            self._nodes.leave(self._config.node.id, self._token)
+        except RockError as error:
+            log.warning("node %s could not sign off: %s", self._config.node.id, error)
+        if self._lock_file is not None:
+            os.close(self._lock_file)
+            self._lock_file = None
+
+    def _take_token(self) -> str:
+        """Return this node's token, kept on disk so that the process after a crash holds the id at once.
+
+        The lock is the kernel's: it goes with the process, however that ends.
+        """
+        folder = Path(self._config.server.data_dir).expanduser()
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / f"node-{self._config.node.id}.token"
+        self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise AlreadyExists(f"node id {self._config.node.id!r} is in use by another worker on this machine ({path} is locked)") from error
+        token = os.pread(self._lock_file, 64, 0).decode("ascii", "ignore").strip()
+        if not token:
+            token = secrets.token_hex(16)
+            os.pwrite(self._lock_file, token.encode(), 0)
+        return token
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._config.node.heartbeat_seconds):
+            try:
+                self._nodes.heartbeat(self._config.node.id, self._token, time.time())
+            except NodeLost:
+                self._register_again()
+            except RockError as error:
+                log.warning("heartbeat of node %s failed: %s", self._config.node.id, error)
+
+    def _register_again(self) -> None:
+        """Redis forgot the node (or gave its id away): take it again, or say who has it."""
+        try:
+            self._nodes.register(self._config.node.id, self._token, self._record, time.time())
+        except RockError as error:
+            log.error("node %s is not ours any more: %s", self._config.node.id, error)

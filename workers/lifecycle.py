@@ -1,0 +1,245 @@
+"""The lifecycle side of a node: slow engine work. Starts, stops, transfers, statistics, and the clean-up of what is left."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from app.blobs import BlobReceiver, BlobStore
+from app.broker import NodeTask
+from app.calls import Call, Route
+from app.config import Config
+from app.nodes import Nodes
+from app.records import Event, PhaseName, PhaseStatus, State
+from app.results import ResultStore
+from app.store import SandboxStore
+from rock.actions import StartRequest, UploadResponse, dump, load
+from rock.errors import BadRequest, Internal, NotFound, RockError, SandboxGone, StartTimeout, success
+from workers import scripts
+from workers.agent import fail_start
+from workers.deployments import docker_args
+from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Credentials, Pull
+
+log = logging.getLogger(__name__)
+
+BLOB_TIMEOUT = 60.0
+"""Seconds without a chunk after which an upload counts as abandoned."""
+LEFT_BEHIND = 5.0
+"""Seconds after which work in flight that nobody here does counts as lost on its way."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What the lifecycle reads and writes."""
+
+    results: ResultStore
+    sandboxes: SandboxStore
+    blobs: BlobStore
+
+
+class NodeLifecycle:
+    """What the lifecycle worker does for each task, and on its own."""
+
+    def __init__(self, config: Config, stores: Stores, nodes: Nodes, deployment: AbstractDeployment) -> None:
+        self._config, self._nodes, self.deployment = config, nodes, deployment
+        self.results, self.sandboxes, self.blobs = stores.results, stores.sandboxes, stores.blobs
+        self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
+        self._busy: set[str] = set()
+        self._lock = threading.Lock()
+
+    def start(self, call_id: str) -> None:
+        """NodeTask.START: image, container; then the session side takes over."""
+        self._take(call_id, self._start)
+
+    def stop(self, call_id: str) -> None:
+        """NodeTask.STOP: end the sandbox and remove its container; answered when both are done."""
+        self._take(call_id, self._stop)
+
+    def transfer(self, call_id: str) -> None:
+        """NodeTask.TRANSFER: stream a large upload into the sandbox."""
+        self._take(call_id, self._upload)
+
+    def statistics(self, call_id: str) -> None:
+        """NodeTask.STATISTICS: what the sandbox uses."""
+        self._take(call_id, self._statistics)
+
+    def reap(self, now: float) -> int:
+        """End the sandboxes whose lease is over; return how many."""
+        ended = 0
+        for sandbox_id in self.sandboxes.expired(self._config.node.id, now):
+            moved = self.sandboxes.transition(
+                sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True, reason="the idle lease ended"
+            )
+            if moved:
+                log.info("sandbox expired sandbox_id=%s", sandbox_id)
+                self.deployment.remove(sandbox_id)
+                ended += 1
+        return ended
+
+    def adopt(self, now: float) -> int:
+        """Compare the engine with Redis: remove containers nobody wants, write off sandboxes without one; return how many removed."""
+        removed, running = 0, set()
+        for sandbox_id, alive in self.deployment.list():
+            record = self.sandboxes.get(sandbox_id)
+            wanted = record is not None and record.node == self._config.node.id and record.state in (State.PENDING, State.RUNNING)
+            if wanted and alive:
+                running.add(sandbox_id)
+            elif not (wanted and record is not None and record.state is State.PENDING):
+                self.deployment.remove(sandbox_id)
+                removed += 1
+        for record in self.sandboxes.by_node(self._config.node.id):
+            if record.state is State.RUNNING and record.sandbox_id not in running:
+                self.sandboxes.transition(
+                    record.sandbox_id, [State.RUNNING], State.STOPPED, Event.GONE, now,
+                    only_start=record.start_call, reason="its container was not there when the node came back",
+                )  # fmt: skip
+        return removed
+
+    def recover(self, now: float, *, all: bool = False) -> int:
+        """Do again what is in flight on this node and was lost on its way; return how many calls."""
+        work: dict[str, Callable[[str], None]] = {
+            Route.START.value: self.start, Route.STOP.value: self.stop,
+            Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._give_up_upload,
+        }  # fmt: skip
+        taken = 0
+        for call_id in self.results.inflight(self._config.node.id):
+            call = self.results.load(call_id)
+            if call is None or call.done or call.route not in work or (not all and now - call.created < LEFT_BEHIND):
+                continue
+            if call.route == Route.START and self._has_container(call):
+                continue  # with the session side
+            if call.route == Route.UPLOAD and ("content_base64" in call.body or not all):
+                continue
+            work[call.route](call_id)
+            taken += 1
+        return taken
+
+    def _has_container(self, call: Call) -> bool:
+        record = self.sandboxes.get(call.sandbox_id)
+        return record is not None and record.start_call == call.call_id and bool(record.container)
+
+    def _take(self, call_id: str, work: Callable[[Call], None]) -> None:
+        """Do `work` on a call that waits for its answer, unless it is being done; a failure is its answer."""
+        with self._lock:
+            if call_id in self._busy:
+                return
+            self._busy.add(call_id)
+        try:
+            call = self.results.load(call_id)
+            if call is not None and not call.done:
+                self._guarded(call, work)
+        finally:
+            with self._lock:
+                self._busy.discard(call_id)
+
+    def _guarded(self, call: Call, work: Callable[[Call], None]) -> None:
+        try:
+            work(call)
+        except RockError as error:
+            self._failed(call, error)
+        except Exception as error:
+            log.exception("%s failed request_id=%s sandbox_id=%s", call.route, call.request_id, call.sandbox_id)
+            text = f"the node failed to {call.route} ({type(error).__name__}); see its log"
+            self._failed(call, Internal(text, sandbox_id=call.sandbox_id))
+
+    def _failed(self, call: Call, error: RockError) -> None:
+        if call.route == Route.START:
+            self.deployment.remove(call.sandbox_id)
+            fail_start(self.sandboxes, self.results, call, error, time.time())
+        else:
+            self.results.fail(call.call_id, error, time.time())
+
+    def _start(self, call: Call) -> None:
+        if not self._still_pending(call):
+            return
+        limit = load(StartRequest, call.body).startup_timeout or self._config.runtime.start_timeout_seconds
+        deadline = time.monotonic() + limit - (time.time() - call.created)
+        self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "looking for the image")
+        request = load(StartRequest, call.body)
+        self._prepare(call, request, deadline)
+        self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.SUCCESS, "the image is here")
+        if time.monotonic() > deadline:
+            raise StartTimeout(f"startup_timeout of {limit:g} s was over when the image was there", sandbox_id=call.sandbox_id)
+        self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container")
+        state = self.deployment.start(self._spec(call, request))
+        kept = self._still_pending(call) and self.sandboxes.set_container(
+            call.sandbox_id, container={"deployment": self.deployment.name, "notes": list(state.notes)},
+            port_mapping={str(inside): outside for inside, outside in state.port_mapping.items()}, only_start=call.call_id,
+        )  # fmt: skip
+        if not kept:
+            self.deployment.remove(call.sandbox_id)
+            raise SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id)
+        self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
+
+    def _still_pending(self, call: Call) -> bool:
+        record = self.sandboxes.get(call.sandbox_id)
+        return record is not None and record.start_call == call.call_id and record.state is State.PENDING
+
+    def _prepare(self, call: Call, request: StartRequest, deadline: float) -> None:
+        login = None
+        if request.registry_username and request.registry_password:
+            login = Credentials(request.registry_username, request.registry_password)
+        self.deployment.prepare_image(
+            request.image, pull=Pull(request.pull), credentials=login, deadline=deadline,
+            progress=lambda text: self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, text),
+        )  # fmt: skip
+
+    def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
+        runtime = self._config.runtime
+        if request.num_gpus:
+            raise BadRequest(f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus")
+        return ContainerSpec(
+            sandbox_id=call.sandbox_id, image=request.image, cpus=request.limit_cpus or request.cpus,
+            memory_bytes=request.memory_bytes(), pids=runtime.pids_limit, disk_bytes=request.disk_bytes(),
+            tmpfs_bytes=runtime.tmpfs_size, env=request.env, options=docker_args.parse(request.docker_args, self._policy),
+            runtime=request.runtime or ("kata" if request.use_kata_runtime else None), network=runtime.network,
+        )  # fmt: skip
+
+    def _phase(self, call: Call, phase: PhaseName, status: PhaseStatus, message: str) -> None:
+        self.sandboxes.set_phase(call.sandbox_id, phase, status, message, time.time(), call.call_id)
+
+    def _stop(self, call: Call) -> None:
+        now = time.time()
+        # The record first: the session side must find the end asked for when the stream breaks.
+        self.sandboxes.transition(call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now, reason="stop was called")
+        self.deployment.remove(call.sandbox_id)
+        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
+        log.info("sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f", call.request_id, call.sandbox_id, time.time() - call.created)
+
+    def _statistics(self, call: Call) -> None:
+        usage = self.deployment.statistics(call.sandbox_id)
+        result = {"cpu": usage.cpu, "mem": usage.mem, "disk": usage.disk, "net": usage.net}
+        self.results.complete(call.call_id, success(result), time.time())
+
+    def _upload(self, call: Call) -> None:
+        self.results.mark_running(call.call_id, time.time())
+        path = str(call.body["target_path"])
+        script = "f() {\n" + scripts.write_file(path, call.call_id[:10]).decode() + "\n}\nf"
+        receiver = self.blobs.receiver(call.call_id)
+        argv = ["bash", "--noprofile", "--norc", "-c", script]
+        try:
+            with self.deployment.exec_stream(call.sandbox_id, argv, stdin=_chunks(receiver)) as stream:
+                for _ in stream:  # the script prints nothing; reading drives it to its end
+                    pass
+        finally:
+            self.blobs.drop(call.call_id)
+        if stream.exit_code:
+            reason = stream.stderr.decode("utf-8", "backslashreplace").strip() or f"exit code {stream.exit_code}"
+            text = f"path {path!r} in sandbox {call.sandbox_id}: {reason}"
+            raise NotFound(text) if stream.exit_code == scripts.NO_FILE else BadRequest(text, path=path)
+        name = str(call.body.get("file_name", ""))
+        answer = UploadResponse(success=True, message=f"uploaded to {path}", file_name=name)
+        self.results.complete(call.call_id, success(dump(answer)), time.time())
+
+    def _give_up_upload(self, call_id: str) -> None:
+        """An upload whose receiver died half-way cannot go on; the caller sends it again under a new id."""
+        error = Internal("the upload was cut off when the node's process ended; send it again under a new request_id")
+        self.results.fail(call_id, error, time.time())
+
+
+def _chunks(receiver: BlobReceiver) -> Iterator[bytes]:
+    while chunk := receiver.pull(BLOB_TIMEOUT):
+        yield chunk

@@ -1,0 +1,39 @@
+"""The Celery tasks of a node: one line each, from a name that the API knows to a verb of this node."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from celery import Celery
+
+from app.broker import SWEEP_TASK, NodeTask
+from app.sweep import Sweep
+from workers.agent import NodeAgent
+from workers.lifecycle import NodeLifecycle
+
+
+def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle | None, sweep: Sweep) -> None:
+    """Register the tasks of one or both sides of a node (both: in tests, where one process is the node)."""
+    verbs: dict[NodeTask, Callable[[str], None]] = {}
+    if agent is not None:
+        verbs |= {NodeTask.CALL: agent.call, NodeTask.CANCEL: agent.cancel, NodeTask.OPENED: agent.opened}
+    if lifecycle is not None:
+        verbs |= {
+            NodeTask.START: lifecycle.start,
+            NodeTask.STOP: lifecycle.stop,
+            NodeTask.TRANSFER: lifecycle.transfer,
+            NodeTask.STATISTICS: lifecycle.statistics,
+        }
+    for task, verb in verbs.items():
+        celery.task(_taking_a_call(verb), name=task.value)
+    celery.task(lambda: sweep.run(time.time()), name=SWEEP_TASK)
+
+
+def _taking_a_call(verb: Callable[[str], None]) -> Callable[[str], None]:
+    """Return a plain function around a bound method: Celery makes a class of what it registers."""
+
+    def run(call_id: str) -> None:
+        verb(call_id)
+
+    return run
