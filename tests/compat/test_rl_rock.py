@@ -10,7 +10,7 @@ import pytest
 from rock import settings
 from scripts import compat
 
-pytestmark = [pytest.mark.compat, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 SESSION = Path(__file__).with_name("third_party_session.py")
 IMAGE = "python:3.11"

@@ -28,8 +28,6 @@ from rock.actions import (
 )
 from rock.errors import BadRequest, Internal
 
-pytestmark = pytest.mark.unit
-
 ENDINGS = ("Request", "Action", "Command", "Form")
 REQUESTS = sorted(
     {item for name, item in vars(actions).items() if name.endswith(ENDINGS)}, key=lambda cls: cls.__name__

@@ -7,8 +7,6 @@ import pytest
 
 from rock import errors
 
-pytestmark = pytest.mark.unit
-
 
 @pytest.mark.parametrize("cls", errors.KINDS.values(), ids=errors.KINDS)
 def test_every_class_survives_the_wire(cls):

@@ -14,8 +14,6 @@ from rock.sdk.sandbox.client import Sandbox, SandboxGroup
 from rock.sdk.sandbox.config import SandboxConfig, SandboxGroupConfig
 from tests.unit.sdk.fake_service import FakeService, observation, started, success
 
-pytestmark = pytest.mark.unit
-
 
 def with_sandbox(test):
     """Run an async test with a service and a Sandbox that is started there."""
@@ -267,7 +265,7 @@ async def test_execute_script_removes_the_script_even_when_it_fails(fake, sandbo
 def test_a_cancelled_start_leaves_no_sandbox():
     async def body():
         async with FakeService() as fake:
-            fake.on("/start", lambda _: asyncio.sleep(5))
+            fake.on("/start", lambda _: asyncio.sleep(1))
             fake.on("/results/*", started("late"))
             fake.on("/stop", success("stopped"))
             with pytest.raises(TimeoutError):

@@ -6,8 +6,6 @@ import pytest
 
 from rock import settings
 
-pytestmark = pytest.mark.unit
-
 
 def test_the_names_of_the_contract_are_registered():
     contract = {

@@ -1,6 +1,5 @@
 """The synchronous twin has every verb of the asynchronous one, with the same parameters, and works."""
 
-import asyncio
 import inspect
 import threading
 
@@ -10,9 +9,7 @@ from rock import errors
 from rock.actions import Command
 from rock.sdk.sandbox import client, files, process, sync
 from rock.sdk.sandbox.config import SandboxConfig
-from tests.unit.sdk.fake_service import FakeService, started, success
-
-pytestmark = pytest.mark.unit
+from tests.unit.sdk.fake_service import started, success
 
 PAIRS = [(client.Sandbox, sync.Sandbox), (files.FileSystem, sync.FileSystem), (process.Process, sync.Process)]
 INTERNAL = {"send", "call", "required_id"}
@@ -32,20 +29,6 @@ def test_the_same_verbs_with_the_same_parameters(asynchronous, synchronous):
     for name, verb in theirs.items():
         assert inspect.signature(verb).parameters == inspect.signature(ours[name]).parameters, name
         assert verb.__doc__ == ours[name].__doc__
-
-
-@pytest.fixture
-def service():
-    """A service on a loop of its own, as a program without a loop meets it."""
-    fake, loop = FakeService(), asyncio.new_event_loop()
-    loop.run_until_complete(fake.__aenter__())
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    yield fake
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.run_until_complete(fake.__aexit__())
-    loop.close()
 
 
 def test_it_works_from_several_threads(service):

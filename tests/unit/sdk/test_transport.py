@@ -13,8 +13,6 @@ from rock.sdk import pool
 from rock.sdk.transport import Transport
 from tests.unit.sdk.fake_service import HANG_UP, FakeService, observation, success, unfinished
 
-pytestmark = pytest.mark.unit
-
 
 def with_service(test):
     """Run an async test with a service and a transport to it."""

@@ -7,67 +7,17 @@ coroutine of the same name on a private loop in a thread.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
 import functools
-import threading
 from collections.abc import Callable, Coroutine
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
+from rock.sdk import loop
 from rock.sdk.sandbox import client, files, process
 from rock.sdk.sandbox.config import SandboxConfig
 
 P = ParamSpec("P")
 T = TypeVar("T")
-STOP_SECONDS = 5.0
-
-
-class _Loop:
-    """A loop in a daemon thread, started on first use, shut down when the interpreter ends."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine and return its result; an interrupt of the caller (Ctrl-C) cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def _running(self) -> asyncio.AbstractEventLoop:
-        """Return the loop; a forked child, which inherits no threads, gets one of its own."""
-        with self._lock:
-            if self._loop is None or self._thread is None or not self._thread.is_alive():
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=self._serve, args=(self._loop,), name="rock-sdk", daemon=True)
-                self._thread.start()
-                atexit.register(self._stop, self._loop, self._thread)
-            return self._loop
-
-    @staticmethod
-    def _serve(loop: asyncio.AbstractEventLoop) -> None:
-        """Run the loop until it is stopped, then close what it holds."""
-        try:
-            loop.run_forever()
-            loop.run_until_complete(loop.shutdown_asyncgens())
-        finally:
-            loop.close()
-
-    @staticmethod
-    def _stop(loop: asyncio.AbstractEventLoop, thread: threading.Thread) -> None:
-        """Stop the loop and wait a little for its thread."""
-        if thread.is_alive():
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(STOP_SECONDS)
-
-
-_shared_loop = _Loop()
 
 
 class _Twin(Protocol):
@@ -89,7 +39,7 @@ def _blocking(
 
     @functools.wraps(verb)
     def run(self: _Twin, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return _shared_loop.run(getattr(self.twin, name)(*args, **kwargs))
+        return loop.run(getattr(self.twin, name)(*args, **kwargs))
 
     # wraps() points inspect at a coroutine function; this one is not, and has the same parameters.
     return run

@@ -1,0 +1,42 @@
+"""`rock.make`: a gymnasium-like environment over the GEM routes."""
+
+import pytest
+from aiohttp import web
+
+import rock
+from rock import errors
+from rock.sdk.gem import PREFIX
+
+
+def test_an_episode(service, monkeypatch):
+    monkeypatch.setenv("ROCK_BASE_URL", service.url)
+    service.on(f"{PREFIX}/make", {"sandbox_id": "s1"})
+    service.on(f"{PREFIX}/reset", {"observation": "o", "info": {"i": 1}})
+    step = {"observation": "p", "reward": 0.5, "terminated": False, "truncated": True, "info": {}}
+    service.on(f"{PREFIX}/step", step)
+    service.on(f"{PREFIX}/close", {"sandbox_id": "s1"})
+    with rock.make("game:Sokoban-v0-easy", api_key="k") as environment:
+        assert environment.reset(seed=42) == ("o", {"i": 1})
+        assert environment.step("up") == ("p", 0.5, False, True, {})
+    environment.close()
+    assert [seen.body for seen in service.seen] == [
+        {"env_id": "game:Sokoban-v0-easy"},
+        {"sandbox_id": "s1", "seed": 42},
+        {"sandbox_id": "s1", "action": "up"},
+        {"sandbox_id": "s1"},
+    ]
+    assert {seen.headers["X-API-Key"] for seen in service.seen} == {"k"}
+    with pytest.raises(errors.NotRunning, match="closed"):
+        environment.step("up")
+
+
+@pytest.mark.parametrize(("status", "cls"), [(400, errors.BadRequest), (404, errors.NotFound), (500, errors.Internal)])
+def test_an_http_error_is_its_class(service, status, cls):
+    service.on(f"{PREFIX}/make", web.json_response({"error": "no environment 'x'"}, status=status))
+    with pytest.raises(cls, match="no environment 'x'"):
+        rock.make("x", base_url=service.url)
+
+
+def test_nobody_there():
+    with pytest.raises(errors.Unavailable):
+        rock.make("x", base_url="http://127.0.0.1:9")
