@@ -4,7 +4,6 @@
 `rock admin stop` and `status` find exactly the processes that were started here.
 """
 
-import dataclasses
 import json
 import logging
 import socket
@@ -58,9 +57,7 @@ def run(
     Raises:
         CannotStart, ConfigError: nothing was left running.
     """
-    children = [
-        dataclasses.replace(process, env={**overrides, **process.env}) for process in processes.service(config, role)
-    ]
+    children = processes.with_variables(processes.service(config, role), overrides)
     try:
         with running.hold(config.server.data_dir):
             _end_leftovers(config)
@@ -109,7 +106,7 @@ class _Note:
             role=self._role,
             env=self._config.env,
             url=url_of(self._config),
-            redis_url=self._config.redis.url,
+            node="" if self._role == "proxy" else self._config.node.id,
             phase=phase,
             processes=self._supervisor.pids(),
         )
@@ -118,9 +115,9 @@ class _Note:
 
 
 def _is_up(config: Config, role: str) -> bool:
-    """Return whether the API answers and, where this machine is a node, that node takes sandboxes."""
+    """Return whether the API answers and, where this machine is a node, a node takes sandboxes."""
     answer = health(url_of(config), 0.5)
-    return answer is not None and (role == "proxy" or bool(answer.get("nodes", True)))
+    return answer is not None and (role == "proxy" or answer.get("nodes", {}).get("alive", 0) > 0)
 
 
 def _already(config: Config) -> str:
@@ -219,6 +216,7 @@ def status(config: Config) -> dict[str, Any]:
         "url": there.url,
         "role": there.role,
         "env": there.env,
+        "node": there.node,
         "data_dir": config.server.data_dir,
         "processes": [
             {"name": one.name, "pid": one.pid, "restarts": one.restarts, "alive": one.is_alive()}

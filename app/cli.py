@@ -64,9 +64,10 @@ def start(port: int | None, host: str | None, role: str, detach: bool, env: str 
 def _report(there: Running, health: dict[str, Any]) -> None:
     """Print what runs."""
     click.echo(f"ROCK runs at {there.url} (role {there.role}, environment {there.env}, pid {there.supervisor.pid})")
-    for name in ("runtime", "node", "nodes"):
-        if health.get(name):
-            click.echo(f"  {name}: {json.dumps(health[name])}")
+    if there.node:
+        click.echo(f"  node: {there.node}")
+    if health.get("runtime"):
+        click.echo(f"  runtime: {', '.join(health['runtime'])}")
     click.echo("  processes: " + ", ".join(f"{one.name} {one.pid}" for one in there.processes))
     sys.stdout.flush()
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,6 +51,11 @@ def service(config: Config, role: str = "admin") -> tuple[Process, ...]:
 def node(config: Config) -> tuple[Process, ...]:
     """Return the two processes of a node: session commands, and slow engine work apart from them."""
     return (_worker(config, SESSION), _worker(config, LIFECYCLE))
+
+
+def with_variables(children: tuple[Process, ...], variables: dict[str, str]) -> tuple[Process, ...]:
+    """Return the processes with more variables, so that they load the configuration that the command line made."""
+    return tuple(replace(child, env={**variables, **child.env}) for child in children)
 
 
 def check_listen(config: Config) -> None:

@@ -44,7 +44,8 @@ class Running:
     role: str
     env: str
     url: str
-    redis_url: str
+    node: str
+    """This machine's node id; empty for role proxy."""
     phase: str
     """starting, running or stopping."""
     processes: tuple[Pid, ...] = ()
@@ -73,7 +74,7 @@ def _path(data_dir: str) -> Path:
 
 
 def write(data_dir: str, running: Running) -> None:
-    """Keep the record, atomically; readable by its owner only (it may hold a Redis password)."""
+    """Keep the record, atomically; readable by its owner only."""
     path = _path(data_dir)
     fresh = path.with_suffix(".new")
     with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
