@@ -21,6 +21,7 @@ from app.results import ResultStore
 from app.store import NodeStore, SandboxStore
 from app.sweep import Sweep
 from rock.errors import RockError
+from rock.settings import with_prefix
 from workers.agent import Coroner, NodeAgent
 from workers.deployments.abstract import AbstractDeployment, ContainerEvent
 from workers.deployments.manager import DeploymentManager
@@ -117,10 +118,10 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     results = ResultStore(redis, keys, lost_after, config.runtime.result_ttl_seconds)
     sandboxes, node_store = SandboxStore(redis, keys, lost_after), NodeStore(redis, keys, lost_after)
     celery = celery or make_celery(config)
-    nodes = Nodes(celery, keys)
+    nodes = Nodes(celery)
     data_dir = Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
-        cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir,
+        cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
         docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
     ).select(config.runtime.type)  # fmt: skip
     worker = Worker(celery, config, choice.deployment, choice.reason)

@@ -224,8 +224,8 @@ class FileJob(Job):
             return None
         reason = outcome.stderr.text().strip() or f"exit code {outcome.exit_code}"
         text = f"path {self.path!r} in sandbox {self.call.sandbox_id}: {reason}"
-        place = {"sandbox_id": self.call.sandbox_id, "path": self.path}
-        return NotFound(text, **place) if outcome.exit_code == scripts.NO_FILE else BadRequest(text, **place)
+        kind = NotFound if outcome.exit_code == scripts.NO_FILE else BadRequest
+        return kind(text, sandbox_id=self.call.sandbox_id, path=self.path)
 
 
 class ReadFileJob(FileJob):

@@ -74,7 +74,7 @@ class Relay:
 
     def cancel(self, sandbox_id: str, call_id: str) -> None:
         """End a running call, or withdraw a waiting one; unknown here: nothing happens."""
-        self.loop.call_soon_threadsafe(lambda: sandbox_id in self._links and self._links[sandbox_id].desk.cancel(call_id))
+        self.loop.call_soon_threadsafe(self._cancel, sandbox_id, call_id)
 
     def open(self, sandbox_id: str, ready: Callable[[RockError | None], None]) -> None:
         """Open the first stream to a new sandbox; `ready` is called (in a pool thread) with None once its keeper answers, or with the error."""
@@ -82,7 +82,7 @@ class Relay:
 
     def examine(self, sandbox_id: str) -> None:
         """The sandbox may have died: look, and answer its calls if so."""
-        self.loop.call_soon_threadsafe(lambda: sandbox_id in self._links and self._links[sandbox_id].lost("the engine reported its end"))
+        self.loop.call_soon_threadsafe(self._examine, sandbox_id)
 
     def forget(self, link: Link) -> None:
         """Drop a link whose sandbox is gone (loop thread)."""
@@ -93,6 +93,16 @@ class Relay:
         """Return whether that call is in hand; a snapshot, from any thread."""
         link = self._links.get(sandbox_id)
         return link is not None and link.desk.holds(call_id)
+
+    def _examine(self, sandbox_id: str) -> None:
+        if link := self._links.get(sandbox_id):
+            link.lost("the engine reported its end")
+        else:
+            self.pool.submit(_logged, self.mortician.examine, sandbox_id)
+
+    def _cancel(self, sandbox_id: str, call_id: str) -> None:
+        if link := self._links.get(sandbox_id):
+            link.cancel(call_id)
 
     def _link(self, sandbox_id: str, fresh: bool = False) -> Link:
         link = self._links.get(sandbox_id)
@@ -135,6 +145,13 @@ class Link:
             self.desk.submit(job, ask=ask)
         else:
             self._pending.append((job, ask))
+
+    def cancel(self, call_id: str) -> None:
+        """End a running call, or withdraw one that waits with the keeper or for the stream."""
+        for job, _ in [pair for pair in self._pending if pair[0].call.call_id == call_id]:
+            self._pending = [pair for pair in self._pending if pair[0] is not job]
+            self._finish(job, job.refused("withdrawn").to_envelope())
+        self.desk.cancel(call_id)
 
     def when_ready(self, callback: Callable[[RockError | None], None]) -> None:
         """Call back in a pool thread once the keeper answers or the sandbox is known to be gone."""

@@ -27,7 +27,11 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
         }
     for task, verb in verbs.items():
         celery.task(_taking_a_call(verb), name=task.value)
-    celery.task(lambda: sweep.run(time.time()), name=SWEEP_TASK)
+
+    def run_sweep() -> None:
+        sweep.run(time.time())
+
+    celery.task(run_sweep, name=SWEEP_TASK)
 
 
 def _taking_a_call(verb: Callable[[str], None]) -> Callable[[str], None]:
