@@ -53,12 +53,25 @@ def make_celery(config: Config, eager: bool = False) -> Celery:
         eager: run registered tasks inside the sender (tests only).
     """
     app = Celery("rock", broker=config.redis.url, set_as_current=False)
-    app.conf.update(_settings(Keys(config.redis.prefix)), task_always_eager=eager, task_eager_propagates=eager)
+    app.conf.update(_settings(config), task_always_eager=eager, task_eager_propagates=eager)
     return app
 
 
-def _settings(keys: Keys) -> dict[str, Any]:
+def _queues(config: Config) -> list[Queue]:
+    """Return the queues that this machine may serve; those of other nodes are made when something is sent to them."""
+    # Unacknowledged: bookkeeping of messages in Redis would cost two more round trips per step, and a worker that comes
+    # back finds its calls in the node's in-flight set anyway. Slow work keeps it, so that a prefetched start survives.
+    quick = {Keys.node_queue(config.node.id): True} if config.node.id else {}
+    slow = {Keys.lifecycle_queue(config.node.id): False} if config.node.id else {}
+    return [
+        Queue(name, Exchange(name), routing_key=name, no_ack=no_ack)
+        for name, no_ack in {Keys.control_queue(): False, **quick, **slow}.items()
+    ]
+
+
+def _settings(config: Config) -> dict[str, Any]:
     """Return the settings shared by senders, workers and beat; every one on purpose."""
+    keys = Keys(config.redis.prefix)
     return {
         # Data only: whoever can write to Redis must not be able to run code here.
         "accept_content": ["json"],
@@ -88,7 +101,7 @@ def _settings(keys: Keys) -> dict[str, Any]:
         "task_publish_retry": False,
         "task_create_missing_queues": True,
         "task_default_queue": keys.control_queue(),
-        "task_queues": [Queue(keys.control_queue(), Exchange(keys.control_queue()), routing_key=keys.control_queue())],
+        "task_queues": _queues(config),
         # Remote control and events cost fan-out messages and keys; health comes from heartbeats.
         "worker_enable_remote_control": False,
         "worker_send_task_events": False,

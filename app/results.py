@@ -27,7 +27,7 @@ class ResultStore:
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
         self._claim, self._complete = script(redis, "claim"), script(redis, "complete")
-        self._running = script(redis, "running")
+        self._running, self._take = script(redis, "running"), script(redis, "take")
         self._inbox = Inbox(redis, keys.done(), self.read)
 
     def claim(self, call: Call, now: float, *, admin: bool = False, need_running: bool = True) -> Claim:
@@ -84,6 +84,15 @@ class ResultStore:
         if self.fail(call_id, error, now, only_pending=True):
             with redis_faults():
                 self._redis.delete(self._keys.call(call_id))
+
+    def take(self, call_id: str, now: float) -> Call | None:
+        """Return the call and note that its node runs it; None when it is done or unknown: then it must not run.
+
+        A call that was running already is returned too: submitting is idempotent, and so recovery is to take again.
+        """
+        with redis_faults():
+            flat = self._take([self._keys.call(call_id)], [now])
+        return Call.from_hash(call_id, dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
 
     def mark_running(self, call_id: str, now: float) -> bool:
         """Note that the node took the call; False when it is done or unknown, and then must not run."""

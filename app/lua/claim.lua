@@ -11,7 +11,7 @@ if known[1] then
   if known[2] == 'done' then return {'done', known[3]} end
   return {'attached', known[4]}
 end
-local box = redis.call('HMGET', KEYS[2], 'owner', 'state', 'node', 'lease', 'start_call', 'stop_event', 'reason')
+local box = redis.call('HMGET', KEYS[2], 'owner', 'state', 'node', 'lease', 'start_call', 'stop_event', 'reason', 'inflight')
 if not box[1] then return {'missing'} end
 if box[1] ~= ARGV[3] and ARGV[4] ~= '1' then return {'missing'} end
 if ARGV[5] == '1' and box[2] ~= 'running' then return {'state', box[2], box[6] or '', box[7] or ''} end
@@ -19,18 +19,20 @@ local node = box[3]
 local function named(template) return (string.gsub(template, '%*', node)) end
 local beat = tonumber(redis.call('HGET', named(ARGV[7]), 'heartbeat') or '0')
 if beat < tonumber(ARGV[6]) then return {'lost', node, box[2]} end
-redis.call('HSET', KEYS[1], unpack(ARGV, 11))
-redis.call('HSET', KEYS[1], 'node', node)
-redis.call('ZADD', named(ARGV[9]), now, ARGV[10])
+local counted = ''
 if box[2] == 'running' then
   -- The sandbox's incarnation is noted, so that a late completion cannot touch the counter of a later one.
-  redis.call('HSET', KEYS[1], 'counted', box[5])
-  local lease = tonumber(box[4])
-  redis.call('HINCRBY', KEYS[2], 'inflight', 1)
+  counted = box[5]
+  local lease, inflight = tonumber(box[4]), tonumber(box[8]) + 1
   if lease > 0 then
     local expires = string.format('%.3f', now + lease)
-    redis.call('HSET', KEYS[2], 'expires', expires)
+    redis.call('HSET', KEYS[2], 'inflight', inflight, 'expires', expires)
     redis.call('ZADD', named(ARGV[8]), expires, string.match(KEYS[2], '[^:]*$'))
+  else
+    redis.call('HSET', KEYS[2], 'inflight', inflight)
   end
 end
+redis.call('HSET', KEYS[1], 'counted', counted, unpack(ARGV, 11))
+redis.call('HSET', KEYS[1], 'node', node)
+redis.call('ZADD', named(ARGV[9]), now, ARGV[10])
 return {'new', node}

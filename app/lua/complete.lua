@@ -17,11 +17,12 @@ if counted and counted ~= '' then
   local key = (string.gsub(ARGV[8], '%*', id))
   local box = redis.call('HMGET', key, 'start_call', 'state', 'lease', 'inflight')
   if box[1] == counted then
-    if tonumber(box[4]) > 0 then redis.call('HINCRBY', key, 'inflight', -1) end
-    local lease = tonumber(box[3])
-    if box[2] == 'running' and lease > 0 then
+    local lease, inflight = tonumber(box[3]), math.max(0, tonumber(box[4]) - 1)
+    if box[2] ~= 'running' or lease <= 0 then
+      redis.call('HSET', key, 'inflight', inflight)
+    else
       local expires = string.format('%.3f', tonumber(ARGV[3]) + lease)
-      redis.call('HSET', key, 'expires', expires)
+      redis.call('HSET', key, 'inflight', inflight, 'expires', expires)
       redis.call('ZADD', (string.gsub(ARGV[9], '%*', node)), expires, id)
     end
   end
