@@ -184,10 +184,18 @@ def launch(config: Config, arguments: Sequence[str]) -> Running:
         if there and there.supervisor.pid == child.pid and there.phase == "running":
             return there
         time.sleep(0.05)
-    with path.open("rb") as output:
-        output.seek(begin)
-        said = output.read().decode("utf-8", "replace").strip().splitlines()
-    raise CannotStart("\n".join(said[-15:]) + f"\n(the whole log: {path})")
+    raise CannotStart(_last_words(path, begin))
+
+
+def _last_words(path: Path, begin: int) -> str:
+    """Return the end of the log as far as it is about the failure, without the orderly stop that followed."""
+    with path.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").strip().splitlines()
+    ends = [place for place, line in enumerate(lines) if line.endswith(" while starting")]
+    reason = lines[-1].removeprefix("Error: ") if lines else "it said nothing"
+    before = lines[max(0, ends[0] - 12) : ends[0]] if ends else []
+    return "\n".join([reason, *before, f"(the whole log: {path})"])
 
 
 def stop(config: Config) -> Running | None:

@@ -28,6 +28,20 @@ _MASK = "***"
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
 
+# Libraries whose own level would drown ours: two lines per task from Celery, connection details from the others.
+_QUIETER = {
+    "celery.app.trace": "WARNING",
+    "celery.worker.strategy": "WARNING",
+    "celery": "INFO",
+    "kombu": "INFO",
+    "amqp": "INFO",
+    "redis": "INFO",
+    "docker": "INFO",
+    "urllib3": "INFO",
+    "asyncio": "INFO",
+}
+
+
 class Redactor:
     """Masks what looks like a secret, and the configured keys wherever they appear."""
 
@@ -91,7 +105,5 @@ def set_up(config: Config, process: str) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     root.setLevel(config.log.level)
-    if config.log.level == "DEBUG":
-        # Their debug output is about themselves and drowns ours.
-        for noisy in ("urllib3", "docker", "kombu", "amqp", "asyncio", "celery"):
-            logging.getLogger(noisy).setLevel("INFO")
+    for name, level in _QUIETER.items():
+        logging.getLogger(name).setLevel(level)

@@ -120,7 +120,7 @@ def _worker(config: Config, name: str) -> Process:
     node_id, threads = config.node.id, config.celery
     queues = [Keys.node_queue(node_id), Keys.control_queue()] if session else [Keys.lifecycle_queue(node_id)]
     argv = (
-        *(sys.executable, "-m", "celery", "-A", "workers.main:celery", "worker"),
+        *(sys.executable, "-m", "celery", "-A", "workers.main:celery", "--quiet", "worker"),
         *("--pool", "threads"),
         *("--concurrency", str(threads.session_threads if session else threads.lifecycle_threads)),
         # A prefetched start would wait behind a pull while another thread is free.
@@ -131,8 +131,13 @@ def _worker(config: Config, name: str) -> Process:
         *("--without-gossip", "--without-mingle", "--without-heartbeat"),
         *("--loglevel", config.log.level),
     )
-    role = "session" if session else "lifecycle"
-    return Process(name, argv, {"ROCK_WORKER_ROLE": role, "ROCK_NODE_ID": node_id})
+    variables = {
+        "ROCK_WORKER_ROLE": "session" if session else "lifecycle",
+        "ROCK_NODE_ID": node_id,
+        # Reaching an engine takes root's rights or their like, and tasks are JSON: Celery's warning says nothing new.
+        "PYTHONWARNINGS": "ignore:You're running the worker with superuser privileges",
+    }
+    return Process(name, argv, variables)
 
 
 def _beat(config: Config) -> Process:

