@@ -1,0 +1,1 @@
+"""How a node runs sandboxes: `abstract` is the port, `docker` and `local` implement it, `manager` picks."""

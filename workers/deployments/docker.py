@@ -1,0 +1,278 @@
+"""Sandboxes as containers of an engine: Docker, Podman, or the engine of another host.
+
+A container's name is a function of cluster, node and sandbox id, so every call goes straight to it without looking it
+up: a start is create + start, a removal is one forced remove.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from threading import Event
+from typing import Any
+
+from rock.errors import AlreadyExists, NotFound, RockError, SandboxGone, StartFailed, Unavailable
+from workers.deployments import cgroups, podman, wire
+from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
+from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
+from workers.deployments.engine import Engine
+from workers.deployments.engine_facts import event_of, measure, state_of, usage_between
+from workers.deployments.exec_stream import EngineExec, check_argv
+from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, not_started
+from workers.images import Images
+
+_SAMPLE_GAP = 0.1
+_SAMPLE_AGE = 60.0
+"""Seconds for which an earlier sample is still something to measure against."""
+_RECONNECT = 1.0
+_NOT_STARTED = (b"OCI runtime exec failed", b"unable to find user", b"Error: runc", b"Error: crun", b"Error: OCI")
+"""How the output begins when a process could not be started: an engine has already promised a stream by then."""
+_NO_DISK_LIMIT = "disk limit not enforced here: the engine's storage cannot limit a container's disk"
+
+
+class DockerDeployment:
+    """Runs sandboxes as containers.
+
+    Params:
+        engine: the engine.
+        images: where images come from.
+        cluster, node: mark our containers; a container of another cluster or node is never touched.
+        boot_argv: the main process of every sandbox.
+        ulimits: limits of open files and processes inside.
+        name: `docker`, `podman` or `remote`.
+    """
+
+    isolation = True
+
+    def __init__(
+        self,
+        engine: Engine,
+        images: Images,
+        *,
+        cluster: str,
+        node: str,
+        boot_argv: list[str],
+        ulimits: Ulimits,
+        name: str,
+    ) -> None:
+        self.name = name
+        version = engine.version()
+        self.description = f"containers of {version} at {engine.endpoint.url}"
+        self._is_podman = version.startswith("Podman")
+        self._engine, self._images = engine, images
+        self._labels = {LABEL_CLUSTER: cluster, LABEL_NODE: node}
+        self._mark = hashlib.sha256(f"{cluster}\0{node}".encode()).hexdigest()[:8]
+        self._ulimits = ulimits
+        self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
+        self._disk_limits = True  # until the engine says otherwise
+        self._samples: dict[str, dict[str, float]] = {}
+
+    def prepare_image(
+        self,
+        image: str,
+        *,
+        pull: Pull = Pull.MISSING,
+        credentials: Credentials | None = None,
+        deadline: float | None = None,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """Have the image on this node; return its id. See `Images.prepare`."""
+        return self._images.prepare(image, pull=pull, credentials=credentials, deadline=deadline, progress=progress)
+
+    def start(self, spec: ContainerSpec) -> ContainerState:
+        """Create and start the container; for a living one return its state.
+
+        Whatever this call made is removed when it fails.
+        Errors: BadRequest, ImageNotFound, StartFailed; AlreadyExists when that sandbox ran before and ended.
+        """
+        name = self._name(spec.sandbox_id)
+        doing = Doing(f"start sandbox {spec.sandbox_id}", spec.image)
+        try:
+            notes = self._create(spec, doing)
+        except NameTaken:
+            return self._start_again(spec, doing)
+        try:
+            self._engine.start(name, doing)
+            self._check_architecture(spec)
+            state = ContainerState(exists=True, running=True)
+            if spec.options.ports:  # only the engine knows which host ports it chose
+                state = self.inspect(spec.sandbox_id)
+        except BaseException:
+            self._engine.remove(name)
+            raise
+        return replace(state, notes=notes)
+
+    def restart(self, sandbox_id: str) -> ContainerState:
+        """Start a stopped container again, with its files. Errors: NotFound, StartFailed."""
+        if not self.inspect(sandbox_id).exists:
+            raise NotFound(f"sandbox {sandbox_id} has no container on this node")
+        self._engine.start(self._name(sandbox_id), Doing(f"restart sandbox {sandbox_id}"))
+        return self.inspect(sandbox_id)
+
+    def attach(self, sandbox_id: str) -> wire.AttachedStream:
+        """Open a stream to the main process. Errors: SandboxGone."""
+        doing = Doing(f"attach to sandbox {sandbox_id}")
+        stream = self._attach(self._name(sandbox_id), sandbox_id, doing)
+        # An engine attaches to a stopped container too, and such a stream has no end. Asked after attaching: a later
+        # death ends the stream.
+        if not self.inspect(sandbox_id).running:
+            stream.close()
+            raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: its main process is not running")
+        return stream
+
+    def stop(self, sandbox_id: str) -> None:
+        """Kill everything in the sandbox; the container and its files stay."""
+        self._engine.kill(self._name(sandbox_id))
+
+    def remove(self, sandbox_id: str) -> None:
+        """Kill and remove the container with its anonymous volumes."""
+        self._samples.pop(sandbox_id, None)
+        self._engine.remove(self._name(sandbox_id))
+
+    def inspect(self, sandbox_id: str) -> ContainerState:
+        """Return the container's state."""
+        return state_of(self._engine.inspect(self._name(sandbox_id)))
+
+    def list(self) -> Sequence[tuple[str, bool]]:
+        """Return (sandbox id, running) of this node's containers."""
+        found = self._engine.containers(self._labels)
+        return [(item["Labels"][LABEL_SANDBOX], item["State"] == "running") for item in found]
+
+    def statistics(self, sandbox_id: str) -> Usage:
+        """Return what the sandbox uses, in percent of its own limits. Errors: SandboxGone."""
+        facts = self._engine.inspect(self._name(sandbox_id))
+        if facts is None or not facts["State"]["Running"]:
+            raise SandboxGone(f"sandbox {sandbox_id} is not running: nothing to measure")
+        before = self._samples.get(sandbox_id)
+        if before is None or not _SAMPLE_GAP <= time.monotonic() - before["time"] <= _SAMPLE_AGE:
+            before = self._measure(sandbox_id, facts)
+            time.sleep(_SAMPLE_GAP)
+        after = self._measure(sandbox_id, facts)
+        self._samples[sandbox_id] = after
+        return usage_between(before, after, facts, local=self._engine.endpoint.is_local)
+
+    def exec_stream(
+        self, sandbox_id: str, argv: Sequence[str], *, stdin: Iterable[bytes] | None = None, user: str | None = None
+    ) -> EngineExec:
+        """Run a program beside the keeper.
+
+        Errors: SandboxGone; BadRequest for an argument that holds a NUL, and, by the end of the output at the latest, for
+        a user or a program that the image lacks.
+        """
+        check_argv(argv)
+        doing = Doing(f"run {argv[0]} in sandbox {sandbox_id}")
+        exec_id, answer = self._engine.exec(self._name(sandbox_id), [*argv], user or "0:0", doing)
+        return EngineExec(
+            answer, stdin, lambda head: self._exit_code(exec_id, head, doing), lambda: self._kill_exec(exec_id)
+        )
+
+    def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
+        """Report what happens to our containers until `stop` is set; after a break it goes on where it was."""
+        since = time.time()
+        out_of_memory: set[str] = set()
+        while not stop.is_set():
+            with contextlib.suppress(Unavailable):  # the engine restarts: its events are told again from `since`
+                for raw in self._engine.events(self._labels, since, lambda: not stop.is_set()):
+                    since, event = event_of(raw, out_of_memory)
+                    callback(event)
+            stop.wait(_RECONNECT)
+
+    def ping(self) -> str:
+        """Return the engine's name and version."""
+        return self._engine.version()
+
+    def close(self) -> None:
+        """Release connections."""
+        self._engine.close()
+
+    def _name(self, sandbox_id: str) -> str:
+        return f"rock-{self._mark}-{sandbox_id}"
+
+    def _attach(self, name: str, sandbox_id: str, doing: Doing) -> wire.AttachedStream:
+        reader = self._engine.attach(name, doing, stdin=not self._is_podman)
+        if not self._is_podman:
+            return wire.AttachedStream(reader, sandbox_id)
+        try:
+            writer = self._engine.exec(name, podman.WRITER, "0:0", doing)[1]
+        except BaseException:
+            reader.connection.close()
+            raise
+        return podman.PodmanStream(reader, writer, sandbox_id)
+
+    def _create(self, spec: ContainerSpec, doing: Doing) -> tuple[str, ...]:
+        """Create the container; return what could not be enforced."""
+        labels = {**self._labels, LABEL_SANDBOX: spec.sandbox_id}
+        limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
+        body: Mapping[str, Any] = create_body(
+            limited,
+            boot_argv=self._boot_argv,
+            labels=labels,
+            image_env=self._images.facts(spec.image).env,
+            ulimits=self._ulimits,
+        )
+        try:
+            self._engine.create(self._name(spec.sandbox_id), dict(body), doing)
+        except NoDiskLimit:
+            # Asked once: the storage driver does not change while the engine lives.
+            self._disk_limits = False
+            return self._create(spec, doing)
+        return (_NO_DISK_LIMIT,) if spec.disk_bytes and not limited.disk_bytes else ()
+
+    def _start_again(self, spec: ContainerSpec, doing: Doing) -> ContainerState:
+        """A container of this sandbox exists: an earlier attempt's, which a crash may have left created but not started."""
+        state = self.inspect(spec.sandbox_id)
+        if state.started_at and not state.running:
+            raise AlreadyExists(f"sandbox {spec.sandbox_id} was started before and has ended; take another id")
+        self._engine.start(self._name(spec.sandbox_id), doing)
+        return self.inspect(spec.sandbox_id)
+
+    def _check_architecture(self, spec: ContainerSpec) -> None:
+        """An image for another processor starts, and dies at once, unless the node emulates it: then look, else do not."""
+        image, node = self._images.facts(spec.image).architecture, self._images.node_architecture
+        if image in ("", node):
+            return
+        if _wait_until(lambda: not self.inspect(spec.sandbox_id).running, 1.0):
+            raise StartFailed(
+                f"image {spec.image} is for {image}, this node is {node}, and it does not emulate {image}"
+            )
+
+    def _measure(self, sandbox_id: str, facts: Mapping[str, Any]) -> dict[str, float]:
+        counters = None
+        if self._engine.endpoint.is_local:
+            counters = cgroups.measure(facts["State"]["Pid"], facts["Id"])
+        return {**(counters or measure(self._engine.stats(self._name(sandbox_id)))), "time": time.monotonic()}
+
+    def _exit_code(self, exec_id: str, head: bytes, doing: Doing) -> int:
+        # The output's end and the exit code come by different ways, the latter sometimes a little later.
+        _wait_until(lambda: not self._engine.exec_state(exec_id)["Running"], 5.0, 0.005)
+        code = self._engine.exec_state(exec_id)["ExitCode"]
+        if code is None:
+            raise Unavailable("the container engine does not say how a process ended")
+        if code in (126, 127) and head.startswith(_NOT_STARTED):
+            raise not_started(head.decode(errors="replace"), doing)
+        return int(code)
+
+    def _kill_exec(self, exec_id: str) -> None:
+        """End a process that was left: the engine's API cannot, so by its process id, where the engine is ours."""
+        try:
+            state = self._engine.exec_state(exec_id)
+        except RockError:
+            return  # the container is gone, and the process with it
+        if state["Running"] and state.get("Pid") and self._engine.endpoint.is_local:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(state["Pid"], signal.SIGKILL)
+
+
+def _wait_until(ready: Callable[[], bool], seconds: float, interval: float = 0.02) -> bool:
+    """Return True as soon as `ready` does, False after `seconds`."""
+    end = time.monotonic() + seconds
+    while not ready():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(interval)
+    return True

@@ -1,0 +1,213 @@
+"""The engine's HTTP API, Docker's and Podman's alike: the only module that imports `docker`, and the border at which the
+engine's faults become ours. It knows containers and images by name; what a sandbox is, it does not."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import docker
+import docker.errors
+import requests.exceptions
+
+from rock.errors import Internal, Unavailable
+from workers.deployments import wire
+from workers.deployments.faults import Doing, translate
+
+POOL = 128
+"""Connections kept per process: above the threads of any worker, so that no call waits for one (and none is thrown away)."""
+
+
+class _Absent(Internal):
+    """What was named is not there (any more), and the caller of the engine is content with that."""
+
+
+class Engine:
+    """One engine. Cheap calls share a pool of connections; streams have a connection of their own.
+
+    Params:
+        endpoint: where it listens.
+    Errors of every method: what the engine's refusal means (see `faults`), Unavailable when it does not answer.
+    """
+
+    def __init__(self, endpoint: wire.Endpoint) -> None:
+        self.endpoint = endpoint
+        with self._border(Doing("reach the container engine")):
+            self._api = docker.APIClient(
+                base_url=endpoint.url,
+                version="auto",
+                timeout=int(endpoint.timeout),
+                num_pools=8,
+                max_pool_size=POOL,
+                use_ssh_client=endpoint.url.startswith("ssh://"),
+            )
+
+    def version(self) -> str:
+        """Return name and version, such as `Docker 20.10.24` or `Podman 4.3.1`."""
+        with self._border(Doing("ask the container engine for its version")):
+            answer = self._api.version()
+        names = " ".join(part.get("Name", "") for part in answer.get("Components") or ())
+        return f"{'Podman' if 'Podman' in names else 'Docker'} {answer['Version']}"
+
+    def architecture(self) -> str:
+        """Return the engine's processor architecture in the images' words (`amd64`)."""
+        with self._border(Doing("ask the container engine for its architecture")):
+            return str(self._api.version()["Arch"])
+
+    def image(self, reference: str) -> dict[str, Any] | None:
+        """Return what the engine knows of an image it has, None if it has none of that name."""
+        try:
+            with self._border(Doing(f"look for image {reference}", reference), absent=(404,)):
+                return dict(self._api.inspect_image(reference))
+        except _Absent:
+            return None
+
+    def tag(self, image_id: str, repository: str, tag: str) -> None:
+        """Give an image another name."""
+        with self._border(Doing(f"tag image {image_id}", repository)):
+            self._api.tag(image_id, repository, tag)
+
+    def pull(
+        self, repository: str, tag: str, login: Mapping[str, str] | None, tick: Callable[[], bool]
+    ) -> Iterator[dict[str, Any]]:
+        """Pull an image; yield the engine's progress objects. Left early, the engine stops pulling.
+
+        Params:
+            tag: a tag or a digest.
+            login: `username` and `password`, or None for an anonymous pull: the node's own logins are not lent to callers.
+            tick: asked several times a second; False ends the pull.
+        """
+        doing = Doing(f"pull image {repository}:{tag}", f"{repository}:{tag}", pulling=True)
+        # In a header of this one request, and nowhere else: no file, no argument, no log.
+        token = base64.urlsafe_b64encode(json.dumps(dict(login or {})).encode()).decode()
+        path = self._path("/images/create", fromImage=repository, tag=tag)
+        answer = wire.request(self.endpoint, "POST", path, headers={"X-Registry-Auth": token})
+        yield from self._progress(answer, doing, tick)
+
+    def load(self, file: Path, tick: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """Load a saved image from a tar file; yield the engine's progress objects.
+
+        Params:
+            tick: asked several times a second; False leaves it.
+        """
+        doing = Doing(f"load image file {file.name}", file.name, pulling=True)
+        # quiet: while the file is being sent nobody reads, and a talkative engine would block.
+        with file.open("rb") as opened:
+            answer = wire.request(self.endpoint, "POST", self._path("/images/load", quiet="1"), file=opened)
+        yield from self._progress(answer, doing, tick)
+
+    def create(self, name: str, body: dict[str, Any], doing: Doing) -> None:
+        """Create a container from the API's own description."""
+        with self._border(doing):
+            self._api.create_container_from_config(body, name)
+
+    def start(self, name: str, doing: Doing) -> None:
+        """Start a container; one that runs stays as it is."""
+        with self._border(doing):
+            self._api.start(name)
+
+    def kill(self, name: str) -> None:
+        """End a container's processes at once; unknown and stopped ones are left alone."""
+        try:
+            with self._border(Doing(f"stop container {name}"), absent=(404, 409)):
+                self._api.kill(name, signal="SIGKILL")
+        except _Absent:
+            return  # already what was asked for
+
+    def remove(self, name: str) -> None:
+        """Kill and remove a container with its anonymous volumes; an unknown one is left alone."""
+        try:
+            with self._border(Doing(f"remove container {name}"), absent=(404, 409)):
+                self._api.remove_container(name, v=True, force=True)
+        except _Absent:
+            return  # gone, or (409) somebody else's removal is in progress
+
+    def inspect(self, name: str) -> dict[str, Any] | None:
+        """Return what the engine knows of a container, None if there is none."""
+        try:
+            with self._border(Doing(f"look at container {name}"), absent=(404,)):
+                return dict(self._api.inspect_container(name))
+        except _Absent:
+            return None
+
+    def containers(self, labels: Mapping[str, str]) -> list[dict[str, Any]]:
+        """Return the summaries of all containers, running or not, that carry all these labels."""
+        with self._border(Doing("list containers")):
+            return list(self._api.containers(all=True, filters={"label": _labels(labels)}))
+
+    def stats(self, name: str) -> dict[str, Any]:
+        """Return one sample of a container's consumption. Errors: SandboxGone."""
+        with self._border(Doing(f"measure container {name}")):
+            return dict(self._api.stats(name, stream=False, one_shot=True))
+
+    def attach(self, name: str, doing: Doing, *, stdin: bool) -> wire.Answer:
+        """Return a hijacked connection to the main process's stdout, from now on, and to its stdin if that is wanted."""
+        path = self._path(f"/containers/{quote(name)}/attach", stream="1", stdin=str(int(stdin)), stdout="1")
+        return self._checked(wire.request(self.endpoint, "POST", path, upgrade=True), doing)
+
+    def exec(self, name: str, argv: list[str], user: str, doing: Doing) -> tuple[str, wire.Answer]:
+        """Start a process in a container; return its id and a hijacked connection to it."""
+        with self._border(doing):
+            exec_id = str(self._api.exec_create(name, argv, stdin=True, user=user)["Id"])
+        body = json.dumps({"Detach": False, "Tty": False}).encode()
+        answer = wire.request(self.endpoint, "POST", self._path(f"/exec/{exec_id}/start"), body=body, upgrade=True)
+        return exec_id, self._checked(answer, doing)
+
+    def exec_state(self, exec_id: str) -> dict[str, Any]:
+        """Return what the engine knows of a process started by `exec`."""
+        with self._border(Doing("ask for a process's exit code")):
+            return dict(self._api.exec_inspect(exec_id))
+
+    def events(self, labels: Mapping[str, str], since: float, tick: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        """Yield events of containers with these labels, until `tick` says no or the connection ends.
+
+        Params:
+            since: epoch seconds; what happened after it is told first.
+        """
+        wanted = {"type": ["container"], "event": ["die", "oom", "destroy"], "label": _labels(labels)}
+        path = self._path("/events", filters=json.dumps(wanted), since=f"{since:.9f}")
+        answer = self._checked(wire.request(self.endpoint, "GET", path), Doing("watch containers"))
+        yield from wire.json_lines(answer, tick)
+
+    def close(self) -> None:
+        """Release the pooled connections."""
+        self._api.close()
+
+    def _path(self, path: str, **query: str) -> str:
+        return f"/v{self._api.api_version}{path}" + (f"?{urlencode(query)}" if query else "")
+
+    def _checked(self, answer: wire.Answer, doing: Doing) -> wire.Answer:
+        if answer.status < 400:
+            return answer
+        raise translate(answer.status, answer.text(), doing)
+
+    def _progress(self, answer: wire.Answer, doing: Doing, tick: Callable[[], bool]) -> Iterator[dict[str, Any]]:
+        for line in wire.json_lines(self._checked(answer, doing), tick):
+            if "error" in line:
+                raise translate(0, str(line["error"]), doing)
+            yield line
+
+    @contextmanager
+    def _border(self, doing: Doing, absent: tuple[int, ...] = ()) -> Iterator[None]:
+        """Turn what the client library raises into our errors; the statuses in `absent` into `_Absent`."""
+        try:
+            yield
+        except docker.errors.APIError as error:
+            if error.status_code in absent:
+                raise _Absent(str(error)) from error
+            raise translate(error.status_code or 0, str(error.explanation or error), doing) from error
+        except requests.exceptions.Timeout as error:
+            raise Unavailable(f"cannot {doing.what}: the container engine did not answer in time") from error
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            raise Unavailable(
+                f"cannot {doing.what}: the container engine at {self.endpoint.url} does not answer: {error}"
+            ) from error
+
+
+def _labels(labels: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in labels.items()]

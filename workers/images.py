@@ -1,0 +1,237 @@
+"""Having an image on the node: look, load from the cache folder, or pull, once for all who wait for the same."""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rock.errors import BadRequest, ImageNotFound, Internal, RockError, StartTimeout
+from workers.deployments.abstract import Credentials, Pull
+from workers.deployments.engine import Engine
+from workers.deployments.faults import is_transient
+
+_PAUSES = (0.5, 2.0)
+"""Seconds before the second and the third try of a pull that the network disturbed."""
+_TELL_EVERY = 0.5
+_FACTS_KEPT = 1000
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+"""One part of a repository's path."""
+
+
+@dataclass(frozen=True)
+class ImageFacts:
+    """What a start needs to know of an image: its id, the names of the variables it sets, its architecture."""
+
+    id: str
+    env: tuple[str, ...] = ()
+    architecture: str = ""
+
+
+@dataclass
+class _Fetch:
+    """A fetch under way, and its end. Whoever waits reads `text` for progress."""
+
+    text: str = ""
+    done: threading.Event = field(default_factory=threading.Event)
+    error: RockError | None = None
+
+
+class Images:
+    """The images of one engine.
+
+    Params:
+        engine: the engine.
+        cache_dir: folder of `<image>.tar` (with `/` and `:` as they are or as `_`), loaded before any pull; None: none.
+    """
+
+    def __init__(self, engine: Engine, cache_dir: Path | None = None) -> None:
+        self._engine, self._cache_dir = engine, cache_dir
+        self.node_architecture = engine.architecture()
+        self._lock = threading.Lock()
+        self._fetches: dict[tuple[object, ...], _Fetch] = {}
+        self._facts: dict[str, ImageFacts] = {}
+
+    def facts(self, image: str) -> ImageFacts:
+        """Return what is known of an image: from its last `prepare`, else by asking. Errors: ImageNotFound."""
+        known = self._facts.get(image) or self._look(image)
+        if known is None:
+            raise ImageNotFound(f"image {image} is not on this node")
+        return known
+
+    def prepare(
+        self,
+        image: str,
+        *,
+        pull: Pull = Pull.MISSING,
+        credentials: Credentials | None = None,
+        deadline: float | None = None,
+        progress: Callable[[str], None] = lambda text: None,
+    ) -> str:
+        """Have the image on the node; return its id.
+
+        A fetch goes on when the one who asked gives up: the next try finds more of it, or all.
+        Params:
+            pull: `missing`: fetch what is not here; `never`: only what is here; `always`: ask the registry first.
+            credentials: login for the registry; sent with this pull and kept nowhere.
+            deadline: `time.monotonic()` reading to give up at, None for never.
+            progress: told what is going on.
+        Errors: BadRequest (bad reference), ImageNotFound, ImageAccess, PullFailed, StartTimeout.
+        """
+        repository, tag = split_reference(image)
+        if pull is not Pull.ALWAYS:
+            found = self._look(image)
+            if found is not None:
+                progress(f"image {image} is on the node")
+                return found.id
+        if pull is Pull.NEVER:
+            raise ImageNotFound(f"image {image} is not on this node, and pull=never forbids to fetch it")
+        fetch = self._join(image, repository, tag, credentials, always=pull is Pull.ALWAYS)
+        self._wait(fetch, image, deadline, progress)
+        found = self._look(image)
+        if found is None:
+            raise ImageNotFound(f"image {image} was fetched, but the engine does not have it under that name")
+        return found.id
+
+    def _look(self, image: str) -> ImageFacts | None:
+        raw = self._engine.image(image)
+        if raw is None:
+            self._facts.pop(image, None)
+            return None
+        env = tuple(entry.partition("=")[0] for entry in (raw.get("Config") or {}).get("Env") or ())
+        if len(self._facts) >= _FACTS_KEPT:
+            self._facts.clear()  # asked again when needed
+        self._facts[image] = ImageFacts(raw["Id"], env, raw.get("Architecture") or "")
+        return self._facts[image]
+
+    def _join(self, image: str, repository: str, tag: str, credentials: Credentials | None, *, always: bool) -> _Fetch:
+        """Return the fetch of this image under this login that is under way, or begin it."""
+        key = (repository, tag, credentials and (credentials.username, credentials.password), always)
+        with self._lock:
+            fetch = self._fetches.get(key)
+            if fetch is None:
+                fetch = self._fetches[key] = _Fetch()
+                work = threading.Thread(
+                    target=self._run, args=(key, fetch, image, credentials), name=f"pull {image}", daemon=True
+                )
+                work.start()
+        return fetch
+
+    def _run(self, key: tuple[object, ...], fetch: _Fetch, image: str, credentials: Credentials | None) -> None:
+        """Carry out a fetch; its outcome, whatever it is, reaches everyone who waits."""
+        try:
+            if key[-1] or not self._load(fetch, image):
+                self._pull(fetch, *split_reference(image), credentials)
+        except RockError as error:
+            fetch.error = error
+        except Exception as error:  # noqa: BLE001 - a thread has no caller; the waiters get it
+            fetch.error = Internal(f"cannot fetch image {image}: {error!r}")
+        finally:
+            with self._lock:
+                del self._fetches[key]
+            fetch.done.set()
+
+    def _wait(self, fetch: _Fetch, image: str, deadline: float | None, progress: Callable[[str], None]) -> None:
+        told = ""
+        while not fetch.done.wait(_TELL_EVERY):
+            if fetch.text != told:
+                told = fetch.text
+                progress(told)
+            if deadline is not None and time.monotonic() >= deadline:
+                raise StartTimeout(
+                    f"image {image} was not there in time ({told or 'the fetch had just begun'}); it goes on"
+                )
+        if fetch.error is not None:
+            raise type(fetch.error)(fetch.error.message, **fetch.error.details) from fetch.error
+
+    def _load(self, fetch: _Fetch, image: str) -> bool:
+        """Load the image from the cache folder, if a file for it is there."""
+        file = self._cached(image)
+        if file is None:
+            return False
+        fetch.text = f"loading image {image} from {file.name}, {file.stat().st_size >> 20} MB"
+        loaded = ""
+        for line in self._engine.load(file, lambda: True):
+            match = re.search(r"Loaded image(?: ID)?: (\S+)", str(line.get("stream", "")))
+            loaded = match[1] if match else loaded
+        if self._engine.image(image) is None and loaded:
+            self._engine.tag(loaded, *split_reference(image))  # the file's name says what its content is called here
+        return self._engine.image(image) is not None
+
+    def _cached(self, image: str) -> Path | None:
+        if self._cache_dir is None or ".." in image:
+            return None
+        names = (image, image.replace("/", "_"), re.sub(r"[/:]", "_", image))
+        return next((file for name in names if (file := self._cache_dir / f"{name}.tar").is_file()), None)
+
+    def _pull(self, fetch: _Fetch, repository: str, tag: str, credentials: Credentials | None) -> None:
+        login = {"username": credentials.username, "password": credentials.password} if credentials else None
+        for pause in (*_PAUSES, None):
+            try:
+                layers = PullProgress(f"{repository}:{tag}")
+                fetch.text = layers.text()
+                for line in self._engine.pull(repository, tag, login, lambda: True):
+                    layers.take(line)
+                    fetch.text = layers.text()
+                return
+            except RockError as error:
+                if pause is None or not is_transient(error):
+                    raise
+                fetch.text = f"{error.message}; trying again"
+                time.sleep(pause)
+
+
+class PullProgress:
+    """A pull's progress in one line: layers that are there, megabytes that came."""
+
+    def __init__(self, image: str) -> None:
+        self._image = image
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._complete: set[str] = set()
+
+    def take(self, line: Mapping[str, Any]) -> None:
+        """Take one progress object of the engine."""
+        layer, status = line.get("id"), str(line.get("status", ""))
+        if not layer or status.startswith("Pulling from"):
+            return
+        current, total = self._layers.get(layer, (0, 0))
+        detail = line.get("progressDetail") or {}
+        if status == "Downloading" and detail.get("total"):
+            current, total = int(detail["current"]), int(detail["total"])
+        elif status in ("Download complete", "Pull complete", "Already exists"):
+            current = total
+        if status in ("Pull complete", "Already exists"):
+            self._complete.add(layer)
+        self._layers[layer] = (current, total)
+
+    def text(self) -> str:
+        """Return the line."""
+        if not self._layers:
+            return f"pulling {self._image}"
+        got, all_of_it = (sum(sizes) >> 20 for sizes in zip(*self._layers.values(), strict=True))
+        return f"pulling {self._image}: {len(self._complete)} of {len(self._layers)} layers, {got} of {all_of_it} MB"
+
+
+def split_reference(image: str) -> tuple[str, str]:
+    """Return (repository, tag or digest) of a reference; the tag defaults to `latest`.
+
+    Errors: BadRequest naming `image`.
+    """
+    name, at, digest = image.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:  # no colon, or the one of a registry's port
+        repository, tag = name, "latest"
+    host, slash, rest = repository.partition("/")
+    path = (
+        rest
+        if slash and (host == "localhost" or re.fullmatch(r"[A-Za-z0-9.-]+[.:][A-Za-z0-9.:-]*", host))
+        else repository
+    )
+    good = re.fullmatch(rf"{_PART}(?:/{_PART})*", path) and re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII)
+    if not good or (at and not re.fullmatch(r"[a-z0-9+._-]+:[0-9a-fA-F]{32,}", digest)):
+        raise BadRequest(f"image {image!r} is no image reference such as python:3.11 or host/name:tag", field="image")
+    return repository, digest if at else tag
