@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from rock import settings
-from scripts import compat
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -18,12 +17,12 @@ CONTENT = bytes(range(256)) * 8192  # 2 MiB: above the size from which that clie
 
 
 @pytest.fixture(scope="module")
-def facts(server, tmp_path_factory):
+def facts(server, rl_rock_python, tmp_path_factory):
     """What the session saw. Its Python is another one: that client's import package is called `rock` too."""
     local = tmp_path_factory.mktemp("compat") / "upload.bin"
     local.write_bytes(CONTENT)
     done = subprocess.run(
-        [str(compat.ensure()), str(SESSION), server.url, IMAGE, str(local)],
+        [str(rl_rock_python), str(SESSION), server.url, IMAGE, str(local)],
         env=settings.inherited(["PATH", "HOME", "LANG"]),
         cwd=local.parent,
         capture_output=True,

@@ -102,16 +102,10 @@ class SessionVerbs(Remote):
             raise errors.BadRequest(f"mode must be normal or nohup, is {mode!r}")
         target = output_file or (f"/tmp/rock-{uuid.uuid4().hex}.out" if ignore_output else None)
         seen = await self._run_detached(cmd, session, wait_timeout, target)
-        if ignore_output and target is not None:
+        if ignore_output:
             seen.output = f"The output was written to {target} in the sandbox; read_file or download_file fetch it."
-        elif target is not None:
-            limit = response_limited_bytes_in_nohup
-            reader = f"cat -- {shlex.quote(target)}" if limit is None else f"head -c {limit:d} -- {shlex.quote(target)}"
-            seen.output = (await self._run(reader, session, 60)).output
-        elif response_limited_bytes_in_nohup is not None:
-            cut = seen.output.encode()[:response_limited_bytes_in_nohup]
-            seen.output = cut.decode(errors="ignore")  # the cut may fall inside a character
-        return seen
+            return seen
+        return await self._limited(seen, session, target, response_limited_bytes_in_nohup)
 
     async def run_nohup_and_wait(
         self, cmd: str, redirect_file_path: str = "/dev/null", wait_timeout: float = 300, wait_interval: float = 10
@@ -144,6 +138,18 @@ class SessionVerbs(Remote):
             code = 1 if error.exit_code in (None, 0) else error.exit_code
             output = str(error.details.get("output", ""))
             return BashObservation(output=output, exit_code=code, failure_reason=error.message)
+
+    async def _limited(
+        self, seen: BashObservation, session: str | None, target: str | None, limit: int | None
+    ) -> BashObservation:
+        """Return seen with its output, from the target file if there is one, cut to limit bytes."""
+        if target is not None:
+            reader = f"cat -- {shlex.quote(target)}" if limit is None else f"head -c {limit:d} -- {shlex.quote(target)}"
+            seen.output = (await self._run(reader, session, 60)).output
+        elif limit is not None:
+            # The cut may fall inside a character.
+            seen.output = seen.output.encode()[:limit].decode(errors="ignore")
+        return seen
 
     async def _run(self, cmd: str, session: str | None, timeout: float | None) -> BashObservation:
         """Run cmd in the named session, or in the one that this object keeps."""
