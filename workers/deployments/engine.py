@@ -169,7 +169,9 @@ class Engine:
         Params:
             since: epoch seconds; what happened after it is told first.
         """
-        wanted = {"type": ["container"], "event": ["die", "oom", "destroy"], "label": _labels(labels)}
+        # Docker's names and Podman's (which filters by its own, and reports `die` for `died`).
+        names = ["die", "died", "oom", "destroy", "remove"]
+        wanted = {"type": ["container"], "event": names, "label": _labels(labels)}
         path = self._path("/events", filters=json.dumps(wanted), since=f"{since:.9f}")
         answer = self._checked(wire.request(self.endpoint, "GET", path), Doing("watch containers"))
         yield from wire.json_lines(answer, tick)

@@ -78,7 +78,7 @@ def event_of(raw: Mapping[str, Any], out_of_memory: set[str]) -> tuple[float, Co
             reason and the death apart.
     """
     attributes = raw["Actor"]["Attributes"]
-    sandbox_id, action = attributes[LABEL_SANDBOX], raw["Action"]
+    sandbox_id, action = attributes[LABEL_SANDBOX], "destroy" if raw["Action"] == "remove" else raw["Action"]
     if action == "oom":
         out_of_memory.add(sandbox_id)
     code = attributes.get("exitCode", attributes.get("containerExitCode"))

@@ -120,6 +120,8 @@ class LocalDeployment:
 
     def remove(self, sandbox_id: str) -> None:
         """Kill the whole tree and remove the folder."""
+        if not self._folder(sandbox_id).exists():
+            return
         processes.kill_tree(self._pid(sandbox_id), self._marker(sandbox_id))
         folder = self._folder(sandbox_id)
         shutil.rmtree(folder, onerror=_make_writable)
