@@ -222,7 +222,7 @@ class FileJob(Job):
             return _stopped(outcome, self.timeout)
         if outcome.exit_code == 0:
             return None
-        reason = outcome.stderr.text().strip() or f"exit code {outcome.exit_code}"
+        reason = scripts.reason(outcome.stderr.text()) or f"exit code {outcome.exit_code}"
         text = f"path {self.path!r} in sandbox {self.call.sandbox_id}: {reason}"
         kind = NotFound if outcome.exit_code == scripts.NO_FILE else BadRequest
         return kind(text, sandbox_id=self.call.sandbox_id, path=self.path)

@@ -215,33 +215,38 @@ k_finish() {
 
 # --- one-off commands ----------------------------------------------------------------------------------------------------------------------
 
-k_script() { umask "$K_UMASK"; eval "$1"; }
+# Scripts of ours use short names: theirs must not be those of k_exec.
+k_script() {
+  local p d t e s
+  umask "$K_UMASK"
+  eval "$1"
+}
 
 # Run the script of call $1 in a fresh subshell, stdout and stderr apart. Mode `file`: our own scripts, which end with `return`; their output cannot
 # be truncated from inside and goes straight to the files.
 k_exec() {
-  local id=$1 slot=$2 mode=$3 o e in=/dev/null c rc
+  local id=$1 slot=$2 mode=$3 out err in=/dev/null child rc
   k_detach
   [[ -e $R/i.$id ]] && in=$R/i.$id
   mapfile -d '' a <"$R/p.$id"
   if [[ $mode == file ]]; then
-    exec {o}>>"$R/1.$slot" {e}>>"$R/2.$slot"
+    exec {out}>>"$R/1.$slot" {err}>>"$R/2.$slot"
     set +m
     printf 'c %s %s\n' "$id" "$BASHPID" >&"$EV"
-    k_script "${a[0]}" <"$in" >&"$o" 2>&"$e"
+    k_script "${a[0]}" <"$in" >&"$out" 2>&"$err"
     rc=$?
   else
-    exec {o}> >(k_write "$R/1.$slot") {e}> >(exec {o}>&-; k_write "$R/2.$slot")
+    exec {out}> >(k_write "$R/1.$slot") {err}> >(exec {out}>&-; k_write "$R/2.$slot")
     set -m
-    ( exec <"$in" >&"$o" 2>&"$e" {o}>&- {e}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
-    c=$!
+    ( exec <"$in" >&"$out" 2>&"$err" {out}>&- {err}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
+    child=$!
     set +m
-    printf 'c %s %s\n' "$id" "$c" >&"$EV"
-    wait "$c"
+    printf 'c %s %s\n' "$id" "$child" >&"$EV"
+    wait "$child"
     rc=$?
   fi
-  printf '\036%s %s\036' "$id" $rc >&"$o"
-  printf '\036%s %s\036' "$id" $rc >&"$e"
+  printf '\036%s %s\036' "$id" $rc >&"$out"
+  printf '\036%s %s\036' "$id" $rc >&"$err"
   printf 'd %s %s\n' "$id" $rc >&"$EV"
 }
 

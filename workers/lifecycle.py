@@ -227,7 +227,7 @@ class NodeLifecycle:
         finally:
             self.blobs.drop(call.call_id)
         if stream.exit_code:
-            reason = stream.stderr.decode("utf-8", "backslashreplace").strip() or f"exit code {stream.exit_code}"
+            reason = scripts.reason(stream.stderr.decode("utf-8", "backslashreplace")) or f"exit code {stream.exit_code}"
             text = f"path {path!r} in sandbox {call.sandbox_id}: {reason}"
             raise NotFound(text) if stream.exit_code == scripts.NO_FILE else BadRequest(text, path=path)
         name = str(call.body.get("file_name", ""))
