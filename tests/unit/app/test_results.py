@@ -1,0 +1,147 @@
+"""Claims, completions and waits."""
+
+import threading
+import time
+
+import pytest
+
+from app.calls import CallState, ClaimWord
+from app.records import Event
+from app.results import INLINE_LIMIT
+from rock.errors import BadRequest, Internal, NodeLost, NotFound, NotRunning, SandboxGone
+
+
+@pytest.fixture
+def running(world):
+    world.node()
+    world.running()
+    return world
+
+
+def test_claim_attach_done(running):
+    call = running.call("r")
+    assert running.results.claim(call, 1000).word is ClaimWord.NEW
+    assert running.results.claim(call, 1000).node == "n1"
+    assert running.results.inflight("n1") == [call.call_id]
+    assert running.results.complete(call.call_id, {"status": "Success", "result": "é\ud800"}, 1001)
+    claim = running.results.claim(call, 1002)
+    assert (claim.word, claim.envelope.isascii()) == (ClaimWord.DONE, True)
+    assert running.results.load(call.call_id).envelope == {"status": "Success", "result": "é\ud800"}
+    assert running.results.load(call.call_id).body == {}
+    assert 0 < running.redis.ttl(running.keys.call(call.call_id)) <= 3600
+    assert running.results.inflight("n1") == []
+
+
+@pytest.mark.parametrize("change", [{"route": "execute"}, {"sandbox_id": "s2"}, {"body": {"command": "y"}}])
+def test_an_id_sent_again_for_something_else_is_refused(running, change):
+    running.results.claim(running.call("r"), 1000)
+    with pytest.raises(BadRequest, match="request_id 'r'"):
+        running.results.claim(running.call("r", **change), 1000)
+
+
+def test_the_same_id_of_another_owner_is_another_call(running):
+    running.running("s2", owner="bob")
+    running.results.claim(running.call("r"), 1000)
+    assert running.results.claim(running.call("r", sandbox_id="s2", owner="bob"), 1000).word is ClaimWord.NEW
+
+
+def test_what_is_refused(running):
+    results = running.results
+    with pytest.raises(NotFound, match="Sandbox nope not found"):
+        results.claim(running.call("a", sandbox_id="nope"), 1000)
+    with pytest.raises(NotFound, match="Sandbox s1 not found"):
+        results.claim(running.call("b", owner="bob"), 1000)
+    assert results.claim(running.call("b2", owner="bob"), 1000, admin=True).word is ClaimWord.NEW
+    with pytest.raises(NodeLost, match="n1"):
+        results.claim(running.call("c"), 1016)
+    running.create("s2")
+    with pytest.raises(NotRunning, match="still starting"):
+        results.claim(running.call("d", sandbox_id="s2"), 1000)
+    running.stop("s2")
+    with pytest.raises(NotRunning, match="stopped"):
+        results.claim(running.call("e", sandbox_id="s2"), 1000)
+    running.stop("s1", Event.GONE, reason="removed by hand")
+    with pytest.raises(SandboxGone, match="removed by hand"):
+        results.claim(running.call("f"), 1000)
+    # Refused calls leave nothing behind.
+    assert results.load(running.call("f").call_id) is None
+
+
+def test_stop_is_taken_in_any_state(running):
+    running.stop()
+    claim = running.results.claim(running.call("x", route="stop"), 1000, need_running=False)
+    assert (claim.word, claim.node) == (ClaimWord.NEW, "n1")
+    assert running.sandboxes.get("s1").inflight == 0
+
+
+def test_take_and_mark(running):
+    call = running.call("r")
+    assert running.results.take(call.call_id, 1000) is None
+    running.results.claim(call, 1000)
+    taken = running.results.take(call.call_id, 1001)
+    assert (taken.state, taken.started, taken.body, taken.node) == (CallState.RUNNING, 1001.0, {"command": "x"}, "n1")
+    assert running.results.take(call.call_id, 1002).started == 1001.0
+    assert running.results.mark_running(call.call_id, 1003)
+    running.results.fail(call.call_id, Internal("no"), 1003)
+    assert running.results.take(call.call_id, 1004) is None
+    assert not running.results.mark_running(call.call_id, 1004)
+
+
+def test_only_the_first_answer_counts_and_only_pending_spares_a_taken_call(running):
+    call = running.call("r")
+    running.results.claim(call, 1000)
+    running.results.mark_running(call.call_id, 1000)
+    assert not running.results.fail(call.call_id, Internal("late"), 1001, only_pending=True)
+    assert running.results.complete(call.call_id, {"status": "Success"}, 1001)
+    assert not running.results.fail(call.call_id, Internal("late"), 1001)
+    assert running.results.load(call.call_id).envelope["status"] == "Success"
+
+
+def test_withdraw_frees_the_id(running):
+    call = running.call("r")
+    running.results.claim(call, 1000)
+    running.results.withdraw(call.call_id, Internal("queue"), 1000)
+    assert running.results.load(call.call_id) is None
+    assert running.sandboxes.get("s1").inflight == 0
+    assert running.results.claim(call, 1000).word is ClaimWord.NEW
+
+
+@pytest.mark.parametrize("size", [10, INLINE_LIMIT + 1])
+def test_wait_is_woken(running, size):
+    call = running.call("r")
+    running.results.claim(call, 1000)
+    answer = {"status": "Success", "result": "x" * size}
+    threading.Timer(0.1, running.results.complete, (call.call_id, answer, 1001)).start()
+    started = time.monotonic()
+    assert running.results.wait(call.call_id, 5) == answer
+    assert time.monotonic() - started < 1
+    assert running.results.wait(call.call_id, 0) == answer
+
+
+def test_wait_gives_up(running):
+    call = running.call("r")
+    running.results.claim(call, 1000)
+    assert running.results.wait(call.call_id, 0.05) is None
+
+
+def test_waiters_look_again_after_a_cut(running):
+    results = running.results
+    calls = [running.call(f"r{index}") for index in range(20)]
+    answers = {}
+
+    def wait(call):
+        answers[call.call_id] = results.wait(call.call_id, 10)
+
+    for call in calls:
+        results.claim(call, 1000)
+    threads = [threading.Thread(target=wait, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    for call in calls:
+        # As if announced while nobody was listening.
+        running.redis.hset(running.keys.call(call.call_id), "envelope", f'{{"result": "{call.request_id}"}}')
+    running.redis.client_kill_filter(_type="pubsub")
+    for thread in threads:
+        thread.join(5)
+    assert {key: value["result"] for key, value in answers.items()} == {call.call_id: call.request_id for call in calls}

@@ -1,0 +1,314 @@
+"""The Lua moves of sandboxes, calls and capacity against a real Redis."""
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from app.calls import ClaimWord
+from app.database import connect
+from app.keys import Keys
+from app.records import Event, NodeRecord, PhaseName, PhaseStatus, State
+from rock.errors import AlreadyExists, NodeLost
+from tests.unit.app.conftest import GB, World
+
+
+def test_create_reserves_and_stop_gives_back_once(world):
+    world.node()
+    assert world.create(cpus=1.5, memory=3 * GB).word is ClaimWord.NEW
+    assert (world.nodes.get("n1").used_cpus, world.nodes.get("n1").used_memory) == (1.5, 3 * GB)
+    assert world.run()
+    assert world.stop()
+    assert not world.stop()
+    assert (world.nodes.get("n1").used_cpus, world.nodes.get("n1").used_memory) == (0, 0)
+
+
+def test_no_more_than_there_is(world):
+    world.node(cpus=2.0)
+    assert world.create("a", cpus=1.5).word is ClaimWord.NEW
+    assert world.create("b", cpus=0.6).word is ClaimWord.FULL
+    assert world.create("b", cpus=0.5).word is ClaimWord.NEW
+    assert world.create("c", cpus=0.001).word is ClaimWord.FULL
+    assert world.sandboxes.get("c") is None
+
+
+def test_thousandths_add_up_exactly(world):
+    world.node(cpus=1.0)
+    for index in range(10):
+        assert world.create(f"s{index}", cpus=0.1, memory=1).word is ClaimWord.NEW
+    assert world.create("s10", cpus=0.1, memory=1).word is ClaimWord.FULL
+    for index in range(10):
+        assert world.stop(f"s{index}")
+    assert world.nodes.get("n1").used_cpus == 0
+
+
+def test_a_silent_or_draining_node_takes_nothing(world):
+    world.node()
+    world.redis.hset(world.keys.node("n1"), "state", "draining")
+    assert world.create().word is ClaimWord.FULL
+    world.redis.hset(world.keys.node("n1"), "state", "active")
+    world.now += 16
+    assert world.create().word is ClaimWord.FULL
+
+
+def test_the_same_start_attaches_and_another_is_refused(world):
+    world.node()
+    assert world.create().word is ClaimWord.NEW
+    assert world.create().word is ClaimWord.ATTACHED
+    assert world.nodes.get("n1").used_cpus == 1
+    assert world.create(request_id="other").word is ClaimWord.EXISTS
+    assert world.create("s2", request_id="start-s1").word is ClaimWord.CONFLICT
+
+
+def test_a_stopped_id_may_be_used_again_by_its_owner_only(world):
+    world.node()
+    world.running(owner="alice")
+    world.stop()
+    assert world.create(owner="bob", request_id="b").word is ClaimWord.EXISTS
+    assert world.create(owner="alice", request_id="again").word is ClaimWord.NEW
+    assert world.sandboxes.get("s1").state is State.PENDING
+
+
+def test_the_first_life_cannot_move_the_second(world):
+    world.node()
+    world.create()
+    first = world.sandboxes.get("s1").start_call
+    world.stop()
+    world.create(request_id="again")
+    assert not world.run(only_start=first)
+    assert not world.sandboxes.set_phase("s1", PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "", world.now, first)
+    assert world.run(only_start=world.sandboxes.get("s1").start_call)
+
+
+def test_a_late_completion_of_the_first_life_leaves_the_second_alone(world):
+    world.node()
+    world.running()
+    old = world.call("r1")
+    world.results.claim(old, world.now)
+    world.stop()
+    world.running(request_id="again")
+    world.results.claim(world.call("r2"), world.now)
+    world.results.complete(old.call_id, {}, world.now)
+    assert world.sandboxes.get("s1").inflight == 1
+
+
+def test_moves_outside_of_the_table_are_a_mistake(world):
+    with pytest.raises(ValueError, match="stopped"):
+        world.sandboxes.transition("s1", [State.STOPPED], State.RUNNING, Event.STARTED, world.now)
+
+
+def test_history_and_times(world):
+    world.node()
+    world.running()
+    world.now += 5
+    world.stop(reason="asked for")
+    record = world.sandboxes.get("s1")
+    assert [(item["from_state"], item["to_state"], item["event"]) for item in record.history] == [
+        ("pending", "running", "started"),
+        ("running", "stopped", "stop"),
+    ]
+    assert (record.started, record.stopped, record.reason) == (1000.0, 1005.0, "asked for")
+    assert 0 < world.redis.ttl(world.keys.sandbox("s1")) <= 3600
+
+
+def test_phases_keep_their_start_and_note_their_end(world):
+    world.node()
+    world.create()
+    for status, message in ((PhaseStatus.RUNNING, "pulling"), (PhaseStatus.FAILED, "no such image")):
+        world.sandboxes.set_phase("s1", PhaseName.IMAGE_PULL, status, message, world.now)
+        world.now += 3
+    phase = world.sandboxes.get("s1").phases["image_pull"]
+    assert phase == {"status": "failed", "message": "no such image", "started_at": 1000.0, "completed_at": 1003.0}
+
+
+def test_late_writes_do_not_revive_a_forgotten_record(world):
+    assert not world.sandboxes.set_phase("s1", PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "", world.now)
+    assert not world.sandboxes.set_container("s1", container={"id": "c"}, port_mapping={80: 1}, host_name="h")
+    assert world.raw_keys() == set()
+
+
+def test_leases(world):
+    world.node()
+    world.running(lease=60)
+    assert world.sandboxes.expired("n1", 1059) == []
+    assert world.sandboxes.expired("n1", 1061) == ["s1"]
+    world.now = 1050
+    assert world.sandboxes.renew("s1", world.now).expires == 1110
+    world.now = 1061
+    assert not world.stop(event=Event.EXPIRED, only_expired=True)
+    world.now = 1111
+    assert world.sandboxes.expired("n1", world.now) == ["s1"]
+    assert world.stop(event=Event.EXPIRED, only_expired=True)
+    assert world.sandboxes.expired("n1", world.now) == []
+
+
+def test_a_command_holds_the_lease(world):
+    world.node()
+    world.running(lease=60)
+    call = world.call("r")
+    world.results.claim(call, world.now)
+    world.now = 5000
+    assert world.sandboxes.expired("n1", world.now) == []
+    assert not world.stop(event=Event.EXPIRED, only_expired=True)
+    world.results.complete(call.call_id, {}, world.now)
+    assert world.sandboxes.expired("n1", 5059) == []
+    assert world.sandboxes.expired("n1", 5061) == ["s1"]
+
+
+def test_no_lease_never_expires(world):
+    world.node()
+    world.running(lease=0)
+    assert world.sandboxes.expired("n1", 10**9) == []
+    world.now = 10**9
+    assert not world.stop(event=Event.EXPIRED, only_expired=True)
+
+
+def test_owners_see_their_own(world):
+    world.node()
+    world.running(owner="alice")
+    assert world.sandboxes.touch("s1", world.now, "bob", False) is None
+    assert world.sandboxes.touch("s1", world.now, "alice", False)[0].owner == "alice"
+    assert world.sandboxes.touch("s1", world.now, "bob", True)[1] == 1000.0
+
+
+def test_lists(world):
+    world.node()
+    for sandbox_id in ("a", "b"):
+        world.running(sandbox_id)
+        world.now += 1
+    assert [record.sandbox_id for record in world.sandboxes.list()] == ["b", "a"]
+    assert [record.sandbox_id for record in world.sandboxes.by_node("n1")] == ["a", "b"]
+    world.redis.delete(world.keys.sandbox("a"))
+    assert [record.sandbox_id for record in world.sandboxes.list()] == ["b"]
+    assert world.redis.zcard(world.keys.sandboxes()) == 1
+
+
+def test_one_holder_per_node_id(world):
+    world.node()
+    world.node()  # the same holder again: its second process
+    with pytest.raises(AlreadyExists, match="n1"):
+        world.node(token="other")
+    world.now += 16
+    world.node(token="other")
+    with pytest.raises(NodeLost):
+        world.nodes.heartbeat("n1", "t", world.now)
+    assert not world.nodes.leave("n1", "t")
+    assert world.nodes.leave("n1", "other")
+    assert world.nodes.alive(world.now) == []
+    world.node(token="third")
+    assert [node.node_id for node in world.nodes.alive(world.now)] == ["n1"]
+
+
+def test_reservations_survive_a_worker(world):
+    world.node()
+    world.running(cpus=1.5)
+    world.now += 16
+    world.node(token="next", cpus=4.0)
+    assert (world.nodes.get("n1").used_cpus, world.nodes.get("n1").cpus) == (1.5, 4.0)
+
+
+def test_a_node_is_forgotten_when_it_is_silent_and_empty(world):
+    world.node()
+    world.running()
+    assert not world.nodes.forget("n1", 2000)
+    world.stop()
+    assert not world.nodes.forget("n1", 1000)
+    assert world.nodes.forget("n1", 2000)
+    assert world.nodes.list() == []
+    assert not {key for key in world.raw_keys() if key.startswith("node")}
+
+
+IDS = st.sampled_from(["a", "b", "c", "d"])
+
+
+class Ledger(RuleBasedStateMachine):
+    """Random lives of four sandboxes on two small nodes, next to a plain model of what must hold."""
+
+    redis_url = ""
+
+    def __init__(self):
+        super().__init__()
+        self.world = World(connect(self.redis_url), Keys("ledger:"))
+        for key in self.world.redis.scan_iter("ledger:*"):
+            self.world.redis.delete(key)
+        for name in ("n1", "n2"):
+            self.world.nodes.register(name, "t", NodeRecord(name, 2.0, 4 * GB), self.world.now)
+        self.held, self.calls, self.number = {}, {}, 0
+
+    def teardown(self):
+        for sandbox_id in list(self.held):
+            self.world.stop(sandbox_id)
+        for call_id in self.calls:
+            self.world.results.complete(call_id, {}, self.world.now)
+        for name in ("n1", "n2"):
+            node = self.world.nodes.get(name)
+            assert (node.used_cpus, node.used_memory) == (0, 0)
+            assert self.world.results.inflight(name) == []
+        self.world.redis.close()
+
+    @rule(sandbox_id=IDS, node=st.sampled_from(["n1", "n2"]), cpus=st.sampled_from([0.1, 0.7, 1.0, 2.0]))
+    def create(self, sandbox_id, node, cpus):
+        self.number += 1
+        used = sum(held[1] for held in self.held.values() if held[0] == node)
+        claim = self.world.create(sandbox_id, node, cpus, GB, request_id=str(self.number))
+        if sandbox_id in self.held:
+            assert claim.word is ClaimWord.EXISTS
+        elif round(used + cpus, 3) > 2.0 or sum(1 for held in self.held.values() if held[0] == node) >= 4:
+            assert claim.word is ClaimWord.FULL
+        else:
+            assert claim.word is ClaimWord.NEW
+            self.held[sandbox_id] = (node, cpus)
+            self.calls[self.world.sandboxes.get(sandbox_id).start_call] = node
+
+    @rule(sandbox_id=IDS)
+    def started(self, sandbox_id):
+        record = self.world.sandboxes.get(sandbox_id)
+        assert self.world.run(sandbox_id) == (record is not None and record.state is State.PENDING)
+
+    @rule(sandbox_id=IDS)
+    def failed(self, sandbox_id):
+        if self.world.run(sandbox_id, State.STOPPED, Event.START_FAILED):
+            del self.held[sandbox_id]
+
+    @rule(sandbox_id=IDS)
+    def stop(self, sandbox_id):
+        assert self.world.stop(sandbox_id) == (sandbox_id in self.held)
+        self.held.pop(sandbox_id, None)
+
+    @rule(sandbox_id=IDS)
+    def command(self, sandbox_id):
+        self.number += 1
+        call = self.world.call(str(self.number), sandbox_id=sandbox_id)
+        record = self.world.sandboxes.get(sandbox_id)
+        if record is not None and record.state is State.RUNNING:
+            self.world.results.claim(call, self.world.now)
+            self.calls[call.call_id] = record.node
+
+    @rule(data=st.data())
+    def complete(self, data):
+        if self.calls:
+            call_id = data.draw(st.sampled_from(sorted(self.calls)))
+            assert self.world.results.complete(call_id, {}, self.world.now)
+            assert not self.world.results.complete(call_id, {}, self.world.now)
+            del self.calls[call_id]
+
+    @invariant()
+    def nothing_is_lost_or_counted_twice(self):
+        for name in ("n1", "n2"):
+            node = self.world.nodes.get(name)
+            mine = {key: held for key, held in self.held.items() if held[0] == name}
+            assert node.used_cpus == pytest.approx(sum(held[1] for held in mine.values()))
+            assert node.used_cpus <= node.cpus
+            assert node.used_memory == GB * len(mine)
+            assert {record.sandbox_id for record in self.world.sandboxes.by_node(name)} == set(mine)
+            assert set(self.world.results.inflight(name)) == {key for key, value in self.calls.items() if value == name}
+        for record in self.world.sandboxes.list():
+            assert record.inflight >= 0
+
+
+def test_random_lives_never_leak_or_overbook(redis_url):
+    machine = type("Machine", (Ledger,), {"redis_url": redis_url})
+    checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    run_state_machine_as_test(
+        machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=checks)
+    )
