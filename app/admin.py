@@ -67,7 +67,7 @@ def run(
             finally:
                 running.forget(config.server.data_dir)
     except running.AlreadyRunning as error:
-        raise CannotStart(_already(config)) from error
+        raise CannotStart(already(config)) from error
 
 
 def _supervise(
@@ -120,7 +120,7 @@ def _is_up(config: Config, role: str) -> bool:
     return answer is not None and (role == "proxy" or answer.get("nodes", {}).get("alive", 0) > 0)
 
 
-def _already(config: Config) -> str:
+def already(config: Config) -> str:
     """Say what holds the data folder."""
     there = running.read(config.server.data_dir)
     what = f"at {there.url} (pid {there.supervisor.pid})" if there else f"from {config.server.data_dir}"

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app import admin as service
-from app import config_source, log, processes
+from app import config_source, log, processes, running
 from app.config import Config, load, masked
 from app.running import Running
 from app.sections import ConfigError
@@ -134,8 +134,13 @@ def proc(name: str, env: str | None) -> None:
             click.echo(f"{name}: not needed, ROCK_REDIS_URL names another Redis")
             processes.wait_for_end()
             return
-        if name != processes.REDIS:
+        if name == processes.REDIS:
+            # Two servers on one append-only file would destroy it; the lock goes along through exec.
+            os.set_inheritable(running.take(loaded.server.data_dir), True)
+        else:
             processes.wait_for_redis(loaded.redis.url)
+    except running.AlreadyRunning as error:
+        raise click.ClickException(service.already(loaded)) from error
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
     process = chosen[name]

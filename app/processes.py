@@ -144,7 +144,7 @@ def _beat(config: Config) -> Process:
     """The clock of cluster work."""
     folder = Path(config.server.data_dir) / "beat"
     folder.mkdir(parents=True, exist_ok=True)
-    argv = (sys.executable, "-m", "celery", "-A", "app.beat:celery", "beat")
+    argv = (sys.executable, "-m", "celery", "-A", "app.beat:celery", "--quiet", "beat")
     return Process(BEAT, (*argv, "--schedule", str(folder / "schedule"), "--pidfile", "", "--loglevel", "WARNING"))
 
 

@@ -105,13 +105,27 @@ def hold(data_dir: str) -> Iterator[None]:
     Raises:
         AlreadyRunning: another supervisor holds it.
     """
-    Path(data_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
-    with (Path(data_dir) / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise AlreadyRunning(data_dir) from error
+    handle = take(data_dir)
+    try:
         yield
+    finally:
+        os.close(handle)
+
+
+def take(data_dir: str) -> int:
+    """Take the data folder until the returned descriptor is closed, here and in every process that inherits it.
+
+    Raises:
+        AlreadyRunning: somebody else has it.
+    """
+    Path(data_dir).mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = os.open(Path(data_dir) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(handle)
+        raise AlreadyRunning(data_dir) from error
+    return handle
 
 
 def end(processes: tuple[Pid, ...], seconds: float) -> None:

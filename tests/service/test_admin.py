@@ -71,6 +71,13 @@ def test_a_public_address_is_refused_by_the_procfile_too(make_stack):
     assert refused.returncode != 0 and "ROCK_API_KEYS" in refused.stderr
 
 
+def test_the_procfile_starts_no_second_redis_on_the_same_data(server):
+    """It would destroy the append-only file of the first."""
+    refused = server.rock("proc", "redis")
+    assert refused.returncode != 0 and "already runs" in refused.stderr
+    assert server.get("/healthz")["redis"]
+
+
 def test_role_proxy_needs_a_redis_elsewhere(stack):
     refused = stack.rock("admin", "start", "--detach", "--role", "proxy")
     assert refused.returncode != 0 and "ROCK_REDIS_URL" in refused.stderr
