@@ -158,7 +158,6 @@ class Runtime:
     """Kept per command; what is beyond is cut and said to be."""
     start_timeout_seconds: float = field(default=600.0, metadata={"least": 1})
     """Over pull and start, when a start names none."""
-    stop_grace_seconds: float = field(default=1.0, metadata={"least": 0})
     stop_retention_seconds: float = field(default=600.0, metadata={"least": 0})
     """How long a stopped sandbox can still be asked for."""
     result_ttl_seconds: float = field(default=3600.0, metadata={"least": 600})

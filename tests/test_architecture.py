@@ -3,6 +3,7 @@
 import ast
 import configparser
 import dataclasses
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -46,8 +47,15 @@ LONGER: dict[str, int] = {
     "workers.deployments.engine.Engine": 20,
 }
 """What may be longer (lines, or public methods of a class), and up to where; each with its reason."""
-BROAD = ("workers.tasks", "workers.relay", "workers.images", "workers.jobs", "app.api.reply")
-"""Modules that may catch everything: borders where a fault becomes data, and threads and loops that have no caller."""
+BROAD = (
+    # Borders: here a fault becomes an envelope.
+    *("app.api.reply", "workers.agent", "workers.lifecycle", "workers.tasks"),
+    # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
+    *("workers", "workers.images", "workers.jobs", "workers.relay"),
+)
+"""Modules that may catch everything."""
+LATER = ("envhub", "metrics", "warmup")
+"""Configuration sections that the contract fixes, and whose parts do not exist yet."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -227,6 +235,6 @@ def test_every_configuration_key_is_read():
         f"{section}.{field.name}"
         for section, kind in SECTIONS.items()
         for field in dataclasses.fields(kind)
-        if f".{field.name}" not in everything
+        if section not in LATER and not re.search(rf"\.{field.name}\b", everything)
     ]
-    assert unread == []
+    assert not unread, unread
