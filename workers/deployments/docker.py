@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import signal
+import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
 
-from rock.errors import AlreadyExists, NotFound, RockError, SandboxGone, StartFailed, Unavailable
+from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
 from workers.deployments import cgroups, podman, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
@@ -32,6 +31,11 @@ _SAMPLE_AGE = 60.0
 _RECONNECT = 1.0
 _NOT_STARTED = (b"OCI runtime exec failed", b"unable to find user", b"Error: runc", b"Error: crun", b"Error: OCI")
 """How the output begins when a process could not be started: an engine has already promised a stream by then."""
+_MARK = "ROCK_EXEC"
+_KILLER = """for p in /proc/[0-9]*; do
+  while IFS= read -r -d '' v; do [[ $v == "$1" ]] && kill -9 "${p#/proc/}"; done <"$p/environ"
+done 2>/dev/null; exit 0"""
+"""Ends the processes whose environment has the entry $1; needs bash only."""
 _NO_DISK_LIMIT = "disk limit not enforced here: the engine's storage cannot limit a container's disk"
 
 
@@ -166,9 +170,13 @@ class DockerDeployment:
         """
         check_argv(argv)
         doing = Doing(f"run {argv[0]} in sandbox {sandbox_id}")
-        exec_id, answer = self._engine.exec(self._name(sandbox_id), [*argv], user or "0:0", doing)
+        name, mark = self._name(sandbox_id), f"{_MARK}={secrets.token_hex(8)}"
+        exec_id, answer = self._engine.exec(name, [*argv], user or "0:0", doing, dict([mark.split("=")]))
         return EngineExec(
-            answer, stdin, lambda head: self._exit_code(exec_id, head, doing), lambda: self._kill_exec(exec_id)
+            answer,
+            stdin,
+            lambda head: self._exit_code(exec_id, head, doing),
+            lambda: self._kill_marked(sandbox_id, mark),
         )
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
@@ -257,15 +265,14 @@ class DockerDeployment:
             raise not_started(head.decode(errors="replace"), doing)
         return int(code)
 
-    def _kill_exec(self, exec_id: str) -> None:
-        """End a process that was left: the engine's API cannot, so by its process id, where the engine is ours."""
-        try:
-            state = self._engine.exec_state(exec_id)
-        except RockError:
-            return  # the container is gone, and the process with it
-        if state["Running"] and state.get("Pid") and self._engine.endpoint.is_local:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(state["Pid"], signal.SIGKILL)
+    def _kill_marked(self, sandbox_id: str, mark: str) -> None:
+        """End a process that was left, and its children. The engine's API cannot, so another process does it in there."""
+        killer = ["bash", "--noprofile", "--norc", "-c", _KILLER, "rock-kill", mark]
+        with contextlib.suppress(SandboxGone):  # then everything in it is gone as well
+            answer = self._engine.exec(self._name(sandbox_id), killer, "0:0", Doing("end a file transfer"))[1]
+            with EngineExec(answer, None, lambda head: 0, lambda: None, idle=10.0) as stream:
+                for _ in stream:
+                    continue
 
 
 def _wait_until(ready: Callable[[], bool], seconds: float, interval: float = 0.02) -> bool:

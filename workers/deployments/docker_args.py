@@ -260,10 +260,8 @@ def _gpus(flag: str, value: str, policy: Policy) -> Gpus:
     if not policy.gpus:
         raise _refuse(flag, value, "gpus")
     text = value.strip("\"'")
-    if text == "all":
-        return Gpus(count=-1)
-    if text.isascii() and text.isdigit() and int(text) > 0:
-        return Gpus(count=int(text))
+    if re.fullmatch(r"all|[1-9][0-9]*", text):
+        return Gpus(count=-1 if text == "all" else int(text))
     match = re.fullmatch(r"device=([^,]+(?:,[^,]+)*)", text)
     if not match:
         raise BadRequest(f"docker_args {flag} {value!r}: expected all, a number, or device=0,1")

@@ -150,10 +150,12 @@ class Engine:
         path = self._path(f"/containers/{quote(name)}/attach", stream="1", stdin=str(int(stdin)), stdout="1")
         return self._checked(wire.request(self.endpoint, "POST", path, upgrade=True), doing)
 
-    def exec(self, name: str, argv: list[str], user: str, doing: Doing) -> tuple[str, wire.Answer]:
+    def exec(
+        self, name: str, argv: list[str], user: str, doing: Doing, env: Mapping[str, str] | None = None
+    ) -> tuple[str, wire.Answer]:
         """Start a process in a container; return its id and a hijacked connection to it."""
         with self._border(doing):
-            exec_id = str(self._api.exec_create(name, argv, stdin=True, user=user)["Id"])
+            exec_id = str(self._api.exec_create(name, argv, stdin=True, user=user, environment=dict(env or {}))["Id"])
         body = json.dumps({"Detach": False, "Tty": False}).encode()
         answer = wire.request(self.endpoint, "POST", self._path(f"/exec/{exec_id}/start"), body=body, upgrade=True)
         return exec_id, self._checked(answer, doing)

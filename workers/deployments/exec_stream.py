@@ -3,6 +3,7 @@ without a thread. Memory stays flat whatever the size: no more than one chunk ea
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -69,9 +70,17 @@ class EngineExec:
         if self._closed:
             return
         self._closed = True
-        self._connection.close()
-        if self.exit_code is None:
-            self._kill()
+        # Its output is not wanted: an engine that cannot get rid of it handles no other event of this container.
+        # Its input stays open until it is killed: the end of stdin would make half a file pass for a whole one.
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RD)
+        if self._source is None:
+            self._connection.close()
+        try:
+            if self.exit_code is None:
+                self._kill()
+        finally:
+            self._connection.close()
 
     def _pump(self) -> Iterator[bytes]:
         """Move bytes both ways until stdout ends."""
