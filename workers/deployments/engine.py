@@ -37,6 +37,8 @@ class Engine:
 
     def __init__(self, endpoint: wire.Endpoint) -> None:
         self.endpoint = endpoint
+        if not endpoint.url.startswith("ssh://"):
+            endpoint.connect().close()  # says best what is wrong, and the client library would leave a socket open
         with self._border(Doing("reach the container engine")):
             self._api = docker.APIClient(
                 base_url=endpoint.url,

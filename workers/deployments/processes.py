@@ -76,15 +76,13 @@ def kill_tree(root: int, marker: bytes) -> bool:
     end = time.monotonic() + _STOP_WITHIN
     while time.monotonic() < end:
         stopped: set[int] = set()
-        while new := {process.pid for process in tree(root, marker)} - stopped - {root}:
+        while new := {process.pid for process in tree(root, marker)} - stopped:
             _signal(new, signal.SIGSTOP)
             stopped |= new
-        _signal(stopped, signal.SIGKILL)
         if not stopped:
-            _signal({root} - {0}, signal.SIGKILL)
-            if not tree(root, marker):
-                return True
-        time.sleep(0.005)
+            return True
+        _signal(stopped - {root} or stopped, signal.SIGKILL)
+        time.sleep(0.002)
     return False
 
 

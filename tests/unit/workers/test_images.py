@@ -1,0 +1,216 @@
+"""Having an image: references, progress, one fetch for all who wait, second tries, the cache folder."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartTimeout
+from workers import images
+from workers.deployments.abstract import Credentials, Pull
+from workers.images import Images, PullProgress, split_reference
+
+
+class Registry:
+    """An engine as far as `Images` sees one: what it has, what a pull does, what it was asked."""
+
+    def __init__(self) -> None:
+        self.here: dict[str, dict] = {}
+        self.outcomes: list[Exception | None] = []
+        self.pulls: list[tuple[str, str, object]] = []
+        self.loaded_as = ""
+        self.open = threading.Event()
+        self.open.set()
+
+    def architecture(self) -> str:
+        return "amd64"
+
+    def image(self, reference: str) -> dict | None:
+        return self.here.get(reference)
+
+    def tag(self, image_id: str, repository: str, tag: str) -> None:
+        self.here[f"{repository}:{tag}"] = self.here[image_id]
+
+    def pull(self, repository: str, tag: str, login: object, tick: Callable[[], bool]) -> Iterator[dict]:
+        self.pulls.append((repository, tag, login))
+        yield {"status": "Downloading", "id": "a", "progressDetail": {"current": 1 << 20, "total": 4 << 20}}
+        assert self.open.wait(10)
+        outcome = self.outcomes.pop(0) if self.outcomes else None
+        if outcome:
+            raise outcome
+        self.add(f"{repository}:{tag}")
+
+    def load(self, file: Path, tick: Callable[[], bool]) -> Iterator[dict]:
+        self.add(self.loaded_as)
+        yield {"stream": f"Loaded image: {self.loaded_as}\n"}
+
+    def add(self, reference: str) -> None:
+        self.here[reference] = {
+            "Id": f"id of {reference}",
+            "Config": {"Env": ["A=1", "LANG=x"]},
+            "Architecture": "arm64",
+        }
+
+
+@pytest.fixture
+def registry() -> Registry:
+    return Registry()
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "_PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(images, "_TELL_EVERY", 0.01)
+
+
+def store(registry: Registry, cache: Path | None = None) -> Images:
+    return Images(registry, cache)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("image", "parts"),
+    [
+        ("python:3.11", ("python", "3.11")),
+        ("python", ("python", "latest")),
+        ("a/b/c", ("a/b/c", "latest")),
+        ("localhost:5000/a", ("localhost:5000/a", "latest")),
+        ("reg.example.com:5000/a/b:t_1", ("reg.example.com:5000/a/b", "t_1")),
+        ("Reg.Example.com/a", ("Reg.Example.com/a", "latest")),
+        ("a@sha256:" + "0" * 64, ("a", "sha256:" + "0" * 64)),
+        ("a:t@sha256:" + "0" * 64, ("a", "sha256:" + "0" * 64)),
+        ("swebench/sweb.eval.x86_64.django_1776_django-16911:latest",) * 1
+        + (("swebench/sweb.eval.x86_64.django_1776_django-16911", "latest"),),
+    ],
+)
+def test_a_reference_has_a_repository_and_a_tag(image, parts):
+    assert split_reference(image) == parts
+
+
+@pytest.mark.parametrize(
+    "image", ["", "a b", "UPPER/x", "a:", ":t", "a:b:c", "a/", "x; id", "a@sha256:1", "-a", "a:-t", "a\n"]
+)
+def test_what_is_no_reference_is_the_callers_fault(image):
+    with pytest.raises(BadRequest, match="image") as refused:
+        split_reference(image)
+    assert refused.value.details["field"] == "image"
+
+
+def test_an_image_that_is_here_is_not_pulled(registry):
+    registry.add("a:1")
+    assert store(registry).prepare("a:1") == "id of a:1"
+    assert registry.pulls == []
+
+
+def test_a_missing_image_is_pulled_and_its_facts_are_known(registry):
+    kept = store(registry)
+    assert kept.prepare("a:1") == "id of a:1"
+    assert registry.pulls == [("a", "1", None)]
+    assert (kept.facts("a:1").env, kept.facts("a:1").architecture) == (("A", "LANG"), "arm64")
+
+
+def test_never_means_never(registry):
+    with pytest.raises(ImageNotFound, match="never"):
+        store(registry).prepare("a:1", pull=Pull.NEVER)
+    assert registry.pulls == []
+
+
+def test_always_asks_the_registry_even_for_an_image_that_is_here(registry):
+    registry.add("a:1")
+    store(registry).prepare("a:1", pull=Pull.ALWAYS, credentials=Credentials("u", "secret"))
+    assert registry.pulls == [("a", "1", {"username": "u", "password": "secret"})]
+
+
+def test_a_login_shows_no_secret():
+    assert "secret" not in repr(Credentials("u", "secret"))
+
+
+def test_all_who_wait_share_one_pull(registry):
+    registry.open.clear()
+    kept, got = store(registry), []
+    threads = [threading.Thread(target=lambda: got.append(kept.prepare("a:1"))) for _ in range(10)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    registry.open.set()
+    for thread in threads:
+        thread.join(5)
+    assert got == ["id of a:1"] * 10
+    assert len(registry.pulls) == 1
+
+
+def test_callers_with_another_login_do_not_share_a_pull(registry):
+    registry.open.clear()
+    kept = store(registry)
+    logins = [None, Credentials("u", "1"), Credentials("u", "2")]
+    threads = [threading.Thread(target=lambda one=one: kept.prepare("a:1", credentials=one)) for one in logins]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.1)
+    registry.open.set()
+    for thread in threads:
+        thread.join(5)
+    assert len(registry.pulls) == 3
+
+
+def test_a_disturbed_pull_is_tried_again_and_a_refused_one_is_not(registry):
+    registry.outcomes = [PullFailed("i/o timeout"), PullFailed("connection reset by peer"), None]
+    assert store(registry).prepare("a:1") == "id of a:1"
+    registry.outcomes = [ImageAccess("denied")]
+    with pytest.raises(ImageAccess):
+        store(registry).prepare("b:1")
+    assert len(registry.pulls) == 4
+
+
+def test_the_third_failure_is_told(registry):
+    registry.outcomes = [PullFailed("i/o timeout")] * 3
+    with pytest.raises(PullFailed, match="i/o timeout"):
+        store(registry).prepare("a:1")
+
+
+def test_who_cannot_wait_longer_leaves_and_the_next_finds_the_image(registry):
+    registry.open.clear()
+    kept, told = store(registry), []
+    with pytest.raises(StartTimeout, match="1 of 4 MB"):
+        kept.prepare("a:1", deadline=time.monotonic() + 0.1, progress=told.append)
+    assert told == ["pulling a:1: 0 of 1 layers, 1 of 4 MB"]
+    registry.open.set()
+    assert kept.prepare("a:1") == "id of a:1"
+    assert len(registry.pulls) == 1
+
+
+@pytest.mark.parametrize("name", ["r/a:1", "r_a:1", "r_a_1"])
+def test_a_saved_image_is_loaded_before_any_pull(registry, tmp_path, name):
+    file = tmp_path / f"{name}.tar"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+    registry.loaded_as = "r/a:1"
+    assert store(registry, tmp_path).prepare("r/a:1") == "id of r/a:1"
+    assert registry.pulls == []
+
+
+def test_a_saved_image_of_another_name_gets_the_name_of_its_file(registry, tmp_path):
+    (tmp_path / "a:1.tar").write_bytes(b"")
+    registry.loaded_as = "other:2"
+    assert store(registry, tmp_path).prepare("a:1") == "id of other:2"
+
+
+def test_an_unknown_image_has_no_facts(registry):
+    with pytest.raises(ImageNotFound):
+        store(registry).facts("a:1")
+
+
+def test_progress_counts_layers_and_megabytes():
+    progress = PullProgress("a:1")
+    assert progress.text() == "pulling a:1"
+    for layer, status, current in [
+        ("a", "Downloading", 1),
+        ("b", "Downloading", 2),
+        ("c", "Already exists", 0),
+        ("b", "Pull complete", 0),
+    ]:
+        progress.take({"id": layer, "status": status, "progressDetail": {"current": current << 20, "total": 4 << 20}})
+    progress.take({"id": "1", "status": "Pulling from library/a"})
+    progress.take({"status": "Digest: sha256:1"})
+    assert progress.text() == "pulling a:1: 2 of 3 layers, 5 of 8 MB"
