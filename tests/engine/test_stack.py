@@ -1,0 +1,56 @@
+"""The whole path in real containers, on every kind of image the service promises to work with."""
+
+import contextlib
+
+import pytest
+
+from rock import errors
+from rock.actions import Command, CreateBashSessionRequest
+from rock.sdk.sandbox.config import SandboxConfig
+from rock.sdk.sandbox.sync import Sandbox
+from scripts import images
+
+
+@contextlib.contextmanager
+def sandbox_of(server, image, **options):
+    config = SandboxConfig(image=image, base_url=server.url, memory="256m", cpus=0.2, **options)
+    with Sandbox(config) as sandbox:
+        yield sandbox
+
+
+@pytest.mark.parametrize("image", [images.PYTHON, images.DEBIAN, images.ALPINE])
+def test_the_smoke_test_in_a_container(engine_server, engine, image):
+    with sandbox_of(engine_server, image) as sandbox:
+        container = next(
+            one for one in engine.containers.list() if one.labels.get("rock.sandbox") == sandbox.sandbox_id
+        )
+        assert container.labels["rock.node"] == engine_server.node_id
+        sandbox.create_session(CreateBashSessionRequest(session="bash-1"))
+        assert sandbox.arun("echo Hello Rock", session="bash-1").output == "Hello Rock"
+        assert sandbox.arun("cd /tmp; x=1; pwd", session="bash-1").output == "/tmp"
+        assert sandbox.arun("echo $x $PWD", session="bash-1").output == "1 /tmp"
+        seen = sandbox.execute(Command(command=["sh", "-c", "echo out; echo err >&2; exit 3"]))
+        assert (seen.stdout, seen.stderr, seen.exit_code) == ("out\n", "err\n", 3)
+    left = [one for one in engine.containers.list(all=True) if one.labels.get("rock.sandbox") == sandbox.sandbox_id]
+    assert not [one.name for one in left if one.status == "running"]
+
+
+def test_an_image_without_bash_fails_with_a_reason(engine_server):
+    with pytest.raises(errors.RockError, match="bash"), sandbox_of(engine_server, images.NOBASH):
+        pass
+
+
+def test_an_image_that_does_not_exist_fails_with_a_reason(engine_server):
+    with pytest.raises(errors.ServiceFault, match="rock-test/nothing"):
+        with sandbox_of(engine_server, "rock-test/nothing:1", pull="never"):
+            pass
+
+
+def test_the_service_says_that_it_runs_containers(engine_server):
+    assert engine_server.get("/healthz")["runtime"] == ["docker"]
+
+
+def test_a_container_cannot_see_the_host(engine_server):
+    with sandbox_of(engine_server, images.PYTHON) as sandbox:
+        assert sandbox.execute(Command(command=["test", "-e", engine_server.data_dir.as_posix()])).exit_code == 1
+        assert sandbox.execute(Command(command=["test", "-e", "/var/run/docker.sock"])).exit_code == 1
