@@ -52,6 +52,7 @@ class _Running:
     started: bool = False
     stopped: Stopped | None = None
     ended: tuple[int, bool] | None = None
+    reopened: int | None = None
     tries: int = 0
     finished: bool = False
     timers: list[Timer] = field(default_factory=list)
@@ -125,6 +126,8 @@ class Desk:
             case "done":
                 item.ended = (int(event.args[0]), event.args[1] == "ended")
                 self._settle(item)
+            case "reopened":
+                item.reopened = int(event.args[0])
             case "closed":
                 item.ended = (0, False)
                 self._settle(item)
@@ -165,7 +168,7 @@ class Desk:
             return
         code, shell_ended = item.ended
         try:
-            answer = item.job.answer(Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped))
+            answer = item.job.answer(Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped, item.reopened))
             envelope = success(dump(answer))
         except RockError as error:
             envelope = error.to_envelope()

@@ -59,6 +59,8 @@ class Outcome:
     exit_code: int
     shell_ended: bool = False
     stopped: Stopped | None = None
+    reopened: int | None = None
+    """Exit code of the session's former shell, when this command ran in a new one."""
 
 
 class Job:
@@ -127,9 +129,11 @@ class RunJob(Job):
         output, code = outcome.stdout.text(strip_newline=True), outcome.exit_code
         if outcome.stopped:
             raise _stopped(outcome, self.timeout, output=output)
-        reason = ""
+        session, reason = self.action.session, ""
+        if outcome.reopened is not None:
+            reason = f"the shell of session {session!r} had ended with exit code {outcome.reopened}; this command ran in a new one, in its last folder"
         if outcome.shell_ended:
-            reason = f"the shell of session {self.action.session!r} ended with exit code {code}; create the session again"
+            reason = f"the shell of session {session!r} ended with exit code {code}; the next command opens it again in its last folder"
             if code and self.action.check == "raise":
                 raise SessionEnded(reason, exit_code=code, output=output)
         if code and self.action.check == "raise":
@@ -300,7 +304,7 @@ def make_job(call: Call, read_limit: int) -> Job:
 
 
 def _stopped(outcome: Outcome, timeout: float | None, **details: Any) -> RockError:
-    ended = "; its session ended too, create it again" if outcome.shell_ended else ""
+    ended = "; its shell ended too, the next command opens it again" if outcome.shell_ended else ""
     if outcome.stopped is Stopped.CANCEL:
         return Cancelled(f"The command was cancelled{ended}", exit_code=130, **details)
     return CommandTimeout(f"timeout: the command did not end within {timeout:g} s and was stopped{ended}", exit_code=TIMEOUT_EXIT, **details)

@@ -16,8 +16,21 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN
+declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK
 STALE=()
+
+# What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
+# back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
+# could only delay the next command: nobody sees a prompt. Sourced again (see k_dispatch) it does nothing.
+FIN='\\builtin set -- "$?"
+\\builtin printf "\\036%s %%s\\036" "$1" >|%q
+\\builtin jobs -p >|%q
+\\builtin unset PROMPT_COMMAND
+{ \\builtin export -p; \\builtin printf "builtin cd %%q\\n" "$PWD"; } >|%q
+\\builtin printf "builtin return %%s\\n" "$1" >|%q
+\\builtin printf "d %s %%s\\n" "$1" >|%q
+\\builtin return "$1"
+'
 
 # --- small parts ---------------------------------------------------------------------------------------------------------------------------
 
@@ -117,10 +130,10 @@ k_forget() {
     STALE+=("$R/1.$s")
     [[ -e $R/2.$s ]] && : >"$R/2.$s" && STALE+=("$R/2.$s")
   fi
-  STALE+=("$R/p.$1")
+  STALE+=("$R/p.$1" "$R/f.$1")
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"
     STALE=()
@@ -151,7 +164,9 @@ k_open() {
   S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]='' S_GEN[$key]=$((++N)) # a name may be used again before its former shell is gone
   k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
-  printf 'PS1= PS2= HISTFILE=\n\\builtin set +o history +H\n' >&"$in"
+  # The traps are how k_kill makes the shell drop the rest of a command. Two, used in turn: bash takes the one that was left by an interrupt for still
+  # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets.
+  printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
 }
 
 # Hand call $2 to the idle shell of session $1.
@@ -166,19 +181,18 @@ k_dispatch() {
   SLOT[$id]=$SPARE_SLOT OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id SPARE_W=''
   k_uptime
   TICK[$id]=$UP
-  # Sourced after the command. `$?` is expanded once, before anything can change it, and given back at the end: the next command sees it too.
-  # The jobs are those that k_victims must spare later.
-  printf '%s\n' "\\builtin eval \"\\builtin printf '\\036$id %s\\036' \$? >|/proc/$K/fd/$w; \\builtin jobs -p >|'$R/j.$key'; \\builtin printf 'd $id %s\\n' \$? >|/proc/$K/fd/$EV; \\builtin return \$?\"" >"$R/f.$key"
-  printf '\\builtin . %q\n\\builtin . %q\n' "$R/p.$id" "$R/f.$key" >&"${S_IN[$key]}"
+  printf "$FIN" "$id" "/proc/$K/fd/$w" "$R/j.$key" "$R/e.$key" "$R/f.$id" "$id" "/proc/$K/fd/$EV" >"$R/f.$id"
+  # On one line, so that no prompt comes between; the second line is for a command whose interrupt dropped the rest of the first.
+  printf '\\builtin . %q; \\builtin . %q -\n\\builtin . %q -\n' "$R/p.$id" "$R/f.$id" "$R/f.$id" >&"${S_IN[$key]}"
   printf 'start %s 0\n' "$id"
 }
 
 # Start the next waiting call of session $1, if its shell is idle.
 k_next() {
-  local key=$1 id rest
+  local key=$1 id
   while [[ ! ${S_BUSY[$key]} && ${S_QUEUE[$key]} ]]; do
-    read -r id rest <<<"${S_QUEUE[$key]}"
-    S_QUEUE[$key]=$rest
+    id=${S_QUEUE[$key]%% *}
+    S_QUEUE[$key]=${S_QUEUE[$key]#* }
     k_dispatch "$key" "$id"
   done
 }
@@ -190,7 +204,7 @@ k_shell_ended() {
   if [[ $id ]]; then
     w=${OUT[$id]}
     printf '\036%s %s\036' "$id" "$2" >&"$w"
-    k_finish "$id" "$2" ended
+    if [[ ${KILLING[$id]} && ! ${HELD[$id]} ]]; then k_hold "$id" "$2" ended; else k_finish "$id" "$2" ended; fi
   fi
   for w in ${S_QUEUE[$key]}; do
     STATE[$w]=''
@@ -198,7 +212,24 @@ k_shell_ended() {
   done
   exec {in}>&-
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
+  S_ENDED[$key]=$2
   printf 'ended %s %s\n' "$key" "$2"
+}
+
+# Call $1 has ended, but its killer is still at work: the answer, and the next command, wait until it has looked for the last time.
+k_hold() {
+  HELD[$1]="$2 $3"
+  : >"$R/k.$1"
+}
+
+# Call $1 is over for good: answer, and start the next of its session.
+k_done() {
+  local key=${KEY[$1]}
+  k_finish "$1" "$2" "$3"
+  if [[ $3 == done && $key && ${S_BUSY[$key]} == "$1" ]]; then
+    S_BUSY[$key]=''
+    k_next "$key"
+  fi
 }
 
 # Call $1 is over with exit code $2; $3: done, or ended when its shell is gone too.
@@ -208,7 +239,6 @@ k_finish() {
   STATE[$id]=$3 RC[$id]=$2
   [[ $w ]] && exec {w}>&-
   unset "OUT[$id]"
-  : >"$R/k.$id" # tells a killer that is still at work
   [[ $SPARE_W ]] || WANT_SPARE=1
   k_report "$id"
 }
@@ -283,23 +313,45 @@ k_victims() {
   set -f
 }
 
-# End call $1: INT, then TERM, then KILL to all it started. A session's shell $2 is stopped meanwhile (so it starts nothing new), interrupted, and goes
-# on; only when nothing else helped is it killed. Without a shell ($3: the main process of a one-off command) that process is a victim too.
+# End call $1: INT, then TERM, then KILL to all it started. A session's shell $2 is stopped meanwhile, so that it starts nothing new. Signal $4 makes it
+# drop the rest of the command: its trap (see k_open) runs when the foreground child is gone and interrupts the shell then. SIGINT would not do: bash
+# ignores it when the child it waits for does not die of SIGINT itself, and goes on. When nothing helps, the shell is killed.
+# Without a shell, $3 is the main process of a one-off command and a victim too. The next command waits for the `q` at the end.
 k_kill() {
-  local id=$1 shell=$2 child=$3 w=${OUT[$1]} pipe='' sig root=${2:-$3} V=()
+  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round=0 i root=${2:-$3} V=()
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
   for sig in INT INT TERM TERM KILL KILL KILL KILL; do
     [[ $shell ]] && kill -STOP "$shell"
     k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
     [[ $child ]] && V+=("$child")
+    [[ $sig == KILL ]] && k_freeze "$root" "$id" "$pipe"
     ((${#V[@]})) && kill -"$sig" "${V[@]}" && kill -CONT "${V[@]}"
-    [[ $shell ]] && kill -INT "$shell" && kill -CONT "$shell"
-    k_pause 0.06
-    [[ -e $R/k.$id ]] && break
+    if [[ $shell ]]; then
+      ((round == 0)) && kill -"$stop" "$shell"
+      ((round == 6)) && kill -INT "$shell" # the trap is gone
+      kill -CONT "$shell"
+    fi
+    for ((i = 0; i < 8; i++)); do
+      k_pause 0.008
+      [[ -e $R/k.$id ]] && break 2
+    done
+    ((++round))
   done
   [[ $shell && ! -e $R/k.$id ]] && kill -KILL "$shell"
-  [[ $shell ]] && k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
+  if [[ $shell ]]; then k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"; fi
   ((${#V[@]})) && kill -KILL "${V[@]}"
+  printf 'q %s\n' "$id" >&"$EV"
+}
+
+# Stop all victims until no new one appears: a tree that forks faster than it is killed cannot grow while it is stopped.
+k_freeze() {
+  local n=-1
+  while ((${#V[@]} > n)); do
+    n=${#V[@]}
+    kill -STOP "${V[@]}"
+    k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
+    [[ $child ]] && V+=("$child")
+  done
 }
 
 # Close session $1: its shell and everything below it.
@@ -329,7 +381,12 @@ k_submit() {
   if [[ $verb == OPEN ]]; then
     [[ ${S_IN[$key]} ]] && { printf 'reject %s exists\n' "$id"; return; }
     k_open "$key"
+  elif [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]]; then
+    k_open "$key"
+    printf '. %q\n' "$R/e.$key" >&"${S_IN[$key]}"
+    printf 'reopened %s %s\n' "$id" "${S_ENDED[$key]}"
   fi
+  unset "S_ENDED[$key]"
   [[ ${S_IN[$key]} ]] || { printf 'reject %s nosession\n' "$id"; return; }
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
@@ -353,10 +410,14 @@ k_ask() {
 k_cancel() {
   local id=$1 key=${KEY[$1]}
   case ${STATE[$id]} in
-    running) k_kill "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" & ;;
+    running)
+      [[ ${KILLING[$id]} ]] && return
+      KILLING[$id]=1
+      if [[ $STOP_SIGNAL == RTMAX ]]; then STOP_SIGNAL=RTMAX-1; else STOP_SIGNAL=RTMAX; fi
+      k_kill "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL" &
+      ;;
     queued)
-      S_QUEUE[$key]=" ${S_QUEUE[$key]}"
-      S_QUEUE[$key]=${S_QUEUE[$key]/ $id / }
+      S_QUEUE[$key]=${S_QUEUE[$key]/"$id "/}
       STATE[$id]=''
       printf 'reject %s withdrawn\n' "$id"
       ;;
@@ -366,9 +427,10 @@ k_cancel() {
 # One line from the feeder (upper case) or from a child (lower case).
 k_handle() {
   local key
+  [[ $2 ]] || return # an empty subscript is an error that bash leaves every function for
   case $1 in
-    d) key=${KEY[$2]}; k_finish "$2" "$3" done
-       if [[ $key && ${S_BUSY[$key]} == "$2" ]]; then S_BUSY[$key]=''; k_next "$key"; fi ;;
+    d) if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
+    q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 ;;
     c) CHILD[$2]=$3 ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
@@ -382,7 +444,10 @@ k_handle() {
         k_close "$3" &
         STATE[$2]=closed
         k_shell_ended "$3" 137
+      elif [[ ${S_ENDED[$3]} ]]; then
+        STATE[$2]=closed
       fi
+      unset "S_ENDED[$3]"
       if [[ ${STATE[$2]} ]]; then k_ask "$2"; else printf 'reject %s nosession\n' "$2"; fi ;;
     ASK) k_ask "$2" ;;
     SYNC) printf '\nsync %s\n' "$2" ;;
@@ -439,11 +504,30 @@ k_feed() {
   done
 }
 
-# Whatever was killed from inside (`kill -9 -1` spares only PID 1) is noticed here.
+# What no event tells: the feeder or a shell's parent killed from inside (`kill -9 -1` spares only PID 1), a shell that stopped itself, a shell that cannot
+# report any more (`ulimit -n 3`, `set -r`, a closed descriptor).
 k_tick() {
-  local key
+  local key pid state
   kill -0 "$FEEDER" || k_start_feeder
-  for key in "${!S_WRAP[@]}"; do kill -0 "${S_WRAP[$key]}" || k_shell_ended "$key" 137; done
+  for key in "${!S_WRAP[@]}"; do
+    kill -0 "${S_WRAP[$key]}" || { k_shell_ended "$key" 137; continue; }
+    pid=${S_PID[$key]}
+    [[ ${S_BUSY[$key]} && $pid && ! ${KILLING[${S_BUSY[$key]}]} ]] || { S_STUCK[$key]=''; continue; }
+    state=$(k_state "$pid")
+    if [[ $state == T ]]; then
+      kill -CONT "$pid"
+    elif [[ $state == S ]] && ! read -t 0 -u "${S_IN[$key]}"; then
+      # It sleeps and has read all we sent, the line that reports included. Seen twice, it is no race.
+      if [[ ${S_STUCK[$key]} == "${S_BUSY[$key]}" ]]; then kill -KILL "$pid"; fi
+      S_STUCK[$key]=${S_BUSY[$key]}
+    fi
+  done
+}
+
+# State letter of process $1.
+k_state() {
+  local s
+  IFS= read -r s <"/proc/$1/stat" && s=${s##*) } && printf %s "${s%% *}"
 }
 
 k_start_feeder() {
@@ -464,7 +548,7 @@ k_main() {
   k_start_feeder
   printf 'ready 1\n'
   while :; do
-    if IFS= read -r -t 2 -u "$EV" line; then
+    if IFS= read -r -t 1 -u "$EV" line; then
       k_handle $line
       [[ $WANT_SPARE ]] && k_spare
     else k_tick; fi

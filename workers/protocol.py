@@ -17,7 +17,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
 
 Keeper to host, a line each::
 
-    ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended · reject id reason · unknown id · ended session exit_code · closed id
+    ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended · reopened id former-exit-code · reject id reason · unknown id · closed id · ended session exit_code
     data id stream offset length total      followed by that many bytes
 """
 
