@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from app import config_source as source
 from app.sections import build
@@ -63,6 +64,14 @@ def parse_keys(value: Any) -> tuple[ApiKey, ...]:
             raise ValueError("each entry needs a `key`, and may have `owner` and `admin`")
         keys.append(build(ApiKey, item, "auth.keys[]"))
     return tuple(keys)
+
+
+def parse_zone(value: Any) -> str:
+    """Return the name of a time zone that exists."""
+    try:
+        return ZoneInfo(str(value)).key
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"{value!r} is no time zone such as UTC or Asia/Shanghai") from error
 
 
 def _parse_key(text: str) -> ApiKey:
@@ -200,7 +209,7 @@ class Log:
     format: str = field(default="text", metadata={"choices": ("text", "json")})
     path: str = ""
     """Folder of log files; empty: standard error."""
-    time_zone: str = "UTC"
+    time_zone: str = field(default="UTC", metadata={"parse": parse_zone})
 
 
 @dataclass(frozen=True)

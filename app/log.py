@@ -19,10 +19,11 @@ from app.config import Config
 _SECRETS = re.compile(
     r"""(?ix)
     (authorization["']?\s*[:=]\s*["']?(?:bearer|basic)\s+ | x-(?:api-)?key["']?\s*[:=]\s*["']?
-     | (?:password|passwd|secret|token|api_key)["']?\s*[:=]\s*["']? | ://[^\s:/@]*:)
-    [^\s"',;@]+
+     | (?:password|passwd|secret|token|api_key)["']?\s*[:=]\s*["']?)
+    [^\s"',;&]+
     """
 )
+_URL_PASSWORDS = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
 _MASK = "***"
 # Fields of every LogRecord; anything else on a record came from `extra=` and belongs in a JSON line.
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
@@ -53,7 +54,9 @@ class Redactor:
         """Return the text with its secrets masked."""
         for secret in self._known:
             text = text.replace(secret, _MASK)
-        return _SECRETS.sub(lambda match: match[1] + _MASK, text)
+        for pattern in (_SECRETS, _URL_PASSWORDS):
+            text = pattern.sub(lambda match: match[1] + _MASK, text)
+        return text
 
 
 class _Formatter(logging.Formatter):

@@ -101,7 +101,7 @@ def _api(config: Config, role: str) -> Process:
     argv = (
         *(sys.executable, "-m", "gunicorn", "app.main:app"),
         *("--bind", f"{host}:{server.port}"),
-        *("--worker-class", "gevent"),
+        *("--worker-class", "app.gateway.ApiWorker"),
         *("--workers", str(server.workers)),
         *("--worker-connections", str(server.connections)),
         # A long poll is not a hang: gunicorn must not end a worker for being patient.

@@ -33,8 +33,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("rock.sdk", "rock.rollout"),
     "marshmallow": ("rock.actions", "app.openapi"),
     "click": ("app.cli", "workers.cli", "rock.cli"),
-    "gevent": (),
-    "gunicorn": (),
+    "gevent": ("app.gateway",),
+    "gunicorn": ("app.gateway",),
 }
 # A package name stands for all of it, but these three stand for their own __init__ alone.
 EXACT = ("app", "workers", "rock")

@@ -1,5 +1,6 @@
 """`rock admin` on the real service: one start, one stop, nothing left, and clear refusals."""
 
+import http.client
 import json
 import os
 import signal
@@ -136,6 +137,20 @@ def test_a_start_that_fails_says_why_and_leaves_nothing(make_stack):
         refused = stack.rock("admin", "start", "--detach")
     assert refused.returncode != 0 and "ROCK_REDIS__PORT" in refused.stderr
     assert running.read(str(stack.data_dir)) is None
+
+
+def test_a_client_that_keeps_its_connection_open_does_not_hold_the_end_up(stack):
+    stack.start()
+    kept = http.client.HTTPConnection("127.0.0.1", stack.port)
+    for _ in range(2):
+        kept.request("GET", "/healthz")
+        assert kept.getresponse().read()
+    begun = time.monotonic()
+    os.kill(stack.pids()["api"].pid, signal.SIGTERM)
+    until(lambda: "api" not in stack.pids(), 8)
+    assert time.monotonic() - begun < 5
+    assert kept.sock.recv(100) == b"", "closed in good order, without an answer to a request that never was"
+    kept.close()
 
 
 def test_config_show_masks_secrets(make_stack):

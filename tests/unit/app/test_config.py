@@ -53,6 +53,8 @@ def test_a_redis_of_ones_own_switches_the_embedded_one_off():
         ({"ROCK_RUNTIME__MEMORY": "lots"}, ["runtime.memory", "lots"]),
         ({"ROCK_RUNTIME__ENABLE_AUTO_CLEAR": "perhaps"}, ["runtime.enable_auto_clear", "perhaps"]),
         ({"ROCK_REDIS__EMBEDDED": "true"}, ["ROCK_REDIS__EMBEDDED", "unknown key"]),
+        ({"ROCK_TIME_ZONE": "Mars/Olympus"}, ["log.time_zone", "Mars/Olympus"]),
+        ({"ROCK_TIME_ZONE": "../../etc/passwd"}, ["log.time_zone"]),
         ({"ROCK_API_KEYS": "=alice"}, ["auth.keys", "key=owner"]),
         ({"ROCK_API_KEYS": "k=alice:root"}, ["auth.keys", "admin"]),
         ({"ROCK_CONFIG": "/nowhere/rock.yml"}, ["/nowhere/rock.yml"]),
