@@ -15,7 +15,7 @@ from app.results import ResultStore
 from app.store import SandboxStore
 from rock.errors import Internal, RockError, SandboxGone, success
 from workers.deployments.abstract import AbstractDeployment
-from workers.jobs import make_job
+from workers.file_jobs import make_job
 from workers.relay import Relay
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,9 @@ class Coroner:
         if state.running:
             return None
         event = Event.OUT_OF_MEMORY if state.oom_killed else Event.GONE
-        reason = f"its container ended with exit code {state.exit_code}" if state.exists else "its container was removed"
+        reason = (
+            f"its container ended with exit code {state.exit_code}" if state.exists else "its container was removed"
+        )
         if record is not None and record.state is State.RUNNING:
             self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, time.time(), reason=reason)
             log.warning("sandbox gone sandbox_id=%s event=%s reason=%s", sandbox_id, event.value, reason)
@@ -58,7 +60,13 @@ class NodeAgent:
     """What the session worker does for each task, and on its own."""
 
     def __init__(
-        self, node_id: str, results: ResultStore, sandboxes: SandboxStore, nodes: Nodes, deployment: AbstractDeployment, relay: Relay
+        self,
+        node_id: str,
+        results: ResultStore,
+        sandboxes: SandboxStore,
+        nodes: Nodes,
+        deployment: AbstractDeployment,
+        relay: Relay,
     ) -> None:
         self.node_id, self.results, self.sandboxes, self.nodes = node_id, results, sandboxes, nodes
         self.deployment, self.relay = deployment, relay
@@ -119,7 +127,9 @@ class NodeAgent:
             self.results.fail(call_id, error, time.time())
         except Exception as error:
             log.exception("call failed request_id=%s sandbox_id=%s", call.request_id, call.sandbox_id)
-            fault = Internal(f"the node failed to take the call ({type(error).__name__}); see its log", sandbox_id=call.sandbox_id)
+            fault = Internal(
+                f"the node failed to take the call ({type(error).__name__}); see its log", sandbox_id=call.sandbox_id
+            )
             self.results.fail(call_id, fault, time.time())
 
     def _started(self, call: Call, error: RockError | None) -> None:
@@ -129,7 +139,9 @@ class NodeAgent:
             fail_start(self.sandboxes, self.results, call, error, now)
             self.deployment.remove(call.sandbox_id)
             return
-        self.sandboxes.set_phase(call.sandbox_id, PhaseName.DOCKER_RUN, PhaseStatus.SUCCESS, "running", now, call.call_id)
+        self.sandboxes.set_phase(
+            call.sandbox_id, PhaseName.DOCKER_RUN, PhaseStatus.SUCCESS, "running", now, call.call_id
+        )
         moved = self.sandboxes.transition(
             call.sandbox_id, [State.PENDING], State.RUNNING, Event.STARTED, now, only_start=call.call_id
         )
@@ -137,11 +149,18 @@ class NodeAgent:
         if not moved and not _runs(record, call):
             # Stopped while it was starting: whoever did so has answered.
             self.deployment.remove(call.sandbox_id)
-            self.results.fail(call.call_id, SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting"), now)
+            self.results.fail(
+                call.call_id, SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting"), now
+            )
             return
         assert record is not None
         self.results.complete(call.call_id, success(status.to_start(record)), now)
-        log.info("sandbox started request_id=%s sandbox_id=%s seconds=%.3f", call.request_id, call.sandbox_id, now - call.created)
+        log.info(
+            "sandbox started request_id=%s sandbox_id=%s seconds=%.3f",
+            call.request_id,
+            call.sandbox_id,
+            now - call.created,
+        )
 
 
 def _runs(record: SandboxRecord | None, call: Call) -> bool:
@@ -160,10 +179,18 @@ def fail_start(sandboxes: SandboxStore, results: ResultStore, call: Call, error:
                 sandboxes.set_phase(call.sandbox_id, phase, outcome, error.message, now, call.call_id)
                 break
         sandboxes.transition(
-            call.sandbox_id, [State.PENDING], State.STOPPED, Event.START_FAILED, now, only_start=call.call_id, reason=error.message
+            call.sandbox_id,
+            [State.PENDING],
+            State.STOPPED,
+            Event.START_FAILED,
+            now,
+            only_start=call.call_id,
+            reason=error.message,
         )
     results.fail(call.call_id, error, now)
-    log.warning("start failed request_id=%s sandbox_id=%s kind=%s error=%s", call.request_id, call.sandbox_id, error.kind, error)
+    log.warning(
+        "start failed request_id=%s sandbox_id=%s kind=%s error=%s", call.request_id, call.sandbox_id, error.kind, error
+    )
 
 
 __all__ = ["Coroner", "NodeAgent", "NodeTask", "fail_start"]

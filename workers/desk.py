@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rock.errors import CommandTimeout, RockError, success
 from rock.actions import dump
+from rock.errors import CommandTimeout, RockError, success
 from workers import protocol
 from workers.jobs import Job, Outcome, Stopped
 from workers.output import Collected

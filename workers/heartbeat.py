@@ -63,7 +63,9 @@ class Heartbeat:
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise AlreadyExists(f"node id {self._config.node.id!r} is in use by another worker on this machine ({path} is locked)") from error
+            raise AlreadyExists(
+                f"node id {self._config.node.id!r} is in use by another worker on this machine ({path} is locked)"
+            ) from error
         token = os.pread(self._lock_file, 64, 0).decode("ascii", "ignore").strip()
         if not token:
             token = secrets.token_hex(16)

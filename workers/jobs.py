@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from app.calls import Call, Route
+from app.calls import Call
 from rock.actions import (
     BashAction,
     BashObservation,
@@ -18,10 +17,6 @@ from rock.actions import (
     CommandResponse,
     CreateBashSessionRequest,
     CreateBashSessionResponse,
-    ReadFileRequest,
-    ReadFileResponse,
-    UploadResponse,
-    WriteFileResponse,
     load,
 )
 from rock.errors import (
@@ -98,13 +93,24 @@ class Job:
         place = {"sandbox_id": self.call.sandbox_id, "session": name}
         match reason:
             case "nospace":
-                return Unavailable(f"Sandbox {self.call.sandbox_id} has no space left for commands and output; wait for running commands to end", **place)
+                return Unavailable(
+                    f"Sandbox {self.call.sandbox_id} has no space left for commands and output; wait for running commands to end",
+                    **place,
+                )
             case "nosession":
-                return NotFound(f"Session {name!r} of sandbox {self.call.sandbox_id} not found; create it with create_session", **place)
+                return NotFound(
+                    f"Session {name!r} of sandbox {self.call.sandbox_id} not found; create it with create_session",
+                    **place,
+                )
             case "exists":
-                return AlreadyExists(f"Session {name!r} of sandbox {self.call.sandbox_id} already exists; close it or choose another name", **place)
+                return AlreadyExists(
+                    f"Session {name!r} of sandbox {self.call.sandbox_id} already exists; close it or choose another name",
+                    **place,
+                )
             case "ended":
-                return SessionEnded(f"Session {name!r} of sandbox {self.call.sandbox_id} ended before this command ran", **place)
+                return SessionEnded(
+                    f"Session {name!r} of sandbox {self.call.sandbox_id} ended before this command ran", **place
+                )
             case "withdrawn":
                 return Cancelled("The command was cancelled before it ran", **place)
         return Internal(f"The keeper of sandbox {self.call.sandbox_id} refused the call: {reason}", **place)
@@ -123,12 +129,14 @@ class RunJob(Job):
         self.timeout = self.action.timeout
 
     def script(self) -> bytes:
+        """Return the line that the session's shell sources."""
         return scripts.run(self.action.command)
 
     def answer(self, outcome: Outcome) -> object:
+        """Return a BashObservation. Raises CommandFailed, SessionEnded, CommandTimeout or Cancelled."""
         output, code = outcome.stdout.text(strip_newline=True), outcome.exit_code
         if outcome.stopped:
-            raise _stopped(outcome, self.timeout, output=output)
+            raise stopped(outcome, self.timeout, output=output)
         session, reason = self.action.session, ""
         if outcome.reopened is not None:
             reason = f"the shell of session {session!r} had ended with exit code {outcome.reopened}; this command ran in a new one, in its last folder"
@@ -137,7 +145,9 @@ class RunJob(Job):
             if code and self.action.check == "raise":
                 raise SessionEnded(reason, exit_code=code, output=output)
         if code and self.action.check == "raise":
-            message = self.action.error_msg or f"Command failed with exit code {code}: {scripts.observation(self.action)}"
+            message = (
+                self.action.error_msg or f"Command failed with exit code {code}: {scripts.observation(self.action)}"
+            )
             raise CommandFailed(message, exit_code=code, output=output)
         return BashObservation(output=output, exit_code=code, failure_reason=reason)
 
@@ -152,19 +162,28 @@ class OpenJob(Job):
         super().__init__(call)
         self.request = load(CreateBashSessionRequest, call.body)
         if self.request.remote_user:
-            raise BadRequest("remote_user: sessions as another user are not supported by this version; leave it out", field="remote_user")
+            raise BadRequest(
+                "remote_user: sessions as another user are not supported by this version; leave it out",
+                field="remote_user",
+            )
         self.target = protocol.session_key(self.request.session)
         self.timeout = self.request.startup_timeout
 
     def script(self) -> bytes:
+        """Return the session's first command: variables and startup files."""
         return scripts.session(self.request)
 
     def answer(self, outcome: Outcome) -> object:
+        """Return what the startup printed. Raises CommandFailed, SessionEnded, CommandTimeout or Cancelled."""
         output = outcome.stdout.text(strip_newline=True)
         if outcome.stopped:
-            raise _stopped(outcome, self.timeout, output=output)
+            raise stopped(outcome, self.timeout, output=output)
         if outcome.shell_ended:
-            raise SessionEnded(f"the shell of session {self.request.session!r} ended while it started", exit_code=outcome.exit_code, output=output)
+            raise SessionEnded(
+                f"the shell of session {self.request.session!r} ended while it started",
+                exit_code=outcome.exit_code,
+                output=output,
+            )
         if outcome.exit_code:
             message = f"startup of session {self.request.session!r} failed with exit code {outcome.exit_code}: {output[-500:]}"
             raise CommandFailed(message, exit_code=outcome.exit_code, output=output)
@@ -182,9 +201,11 @@ class CloseJob(Job):
         self.target = protocol.session_key(load(CloseBashSessionRequest, call.body).session)
 
     def frames(self) -> Iterator[bytes]:
+        """Yield the one frame of a close, which has no script."""
         yield protocol.frame(self.verb, self.id, self.target)
 
     def answer(self, outcome: Outcome) -> object:
+        """Return the empty response."""
         return CloseBashSessionResponse()
 
 
@@ -198,113 +219,31 @@ class ExecuteJob(Job):
         self.timeout = self.command.timeout
 
     def script(self) -> bytes:
+        """Return the script of the subshell."""
         return scripts.execute(self.command)
 
     def answer(self, outcome: Outcome) -> object:
+        """Return a CommandResponse. Raises BadRequest (cwd), CommandFailed, CommandTimeout or Cancelled."""
         stdout, stderr, code = outcome.stdout.text(), outcome.stderr.text(), outcome.exit_code
         if outcome.stopped:
-            raise _stopped(outcome, self.timeout, output=stdout, stdout=stdout, stderr=stderr)
+            raise stopped(outcome, self.timeout, output=stdout, stdout=stdout, stderr=stderr)
         if stderr == scripts.CWD_FAILED:
-            raise BadRequest(f"cwd: cannot enter folder {self.command.cwd!r} in sandbox {self.call.sandbox_id}", field="cwd")
+            raise BadRequest(
+                f"cwd: cannot enter folder {self.command.cwd!r} in sandbox {self.call.sandbox_id}", field="cwd"
+            )
         if code and self.command.check:
             message = self.command.error_msg or f"Command failed with exit code {code}"
             raise CommandFailed(message, exit_code=code, output=stdout, stdout=stdout, stderr=stderr)
         return CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)
 
 
-class FileJob(Job):
-    """What the file calls share: a script of ours that names its reason on stderr."""
-
-    def __init__(self, call: Call, path: str) -> None:
-        super().__init__(call)
-        self.path = path
-        self.timeout = 120.0
-
-    def failure(self, outcome: Outcome) -> RockError | None:
-        """Return the error of a file script, None if it went well."""
-        if outcome.stopped:
-            return _stopped(outcome, self.timeout)
-        if outcome.exit_code == 0:
-            return None
-        reason = scripts.reason(outcome.stderr.text()) or f"exit code {outcome.exit_code}"
-        text = f"path {self.path!r} in sandbox {self.call.sandbox_id}: {reason}"
-        kind = NotFound if outcome.exit_code == scripts.NO_FILE else BadRequest
-        return kind(text, sandbox_id=self.call.sandbox_id, path=self.path)
-
-
-class ReadFileJob(FileJob):
-    """read_file."""
-
-    def __init__(self, call: Call, limit: int) -> None:
-        """`limit`: bytes that an answer may carry."""
-        self.request = load(ReadFileRequest, call.body)
-        super().__init__(call, self.request.path)
-        self.limit = limit
-
-    def script(self) -> bytes:
-        return scripts.read_file(self.request, self.limit)
-
-    def answer(self, outcome: Outcome) -> object:
-        error = self.failure(outcome)
-        if error:
-            raise error
-        data = outcome.stdout.raw()
-        if len(data) > self.limit or outcome.stdout.omitted:
-            raise BadRequest(f"path {self.path!r}: the file is larger than {self.limit} bytes; read it in parts with execute", path=self.path)
-        encoding = self.request.encoding or "utf-8"
-        try:
-            return ReadFileResponse(content=data.decode(encoding, self.request.errors or "strict"))
-        except LookupError as error:
-            raise BadRequest(f"encoding or errors: {error}", field="encoding") from error
-        except UnicodeDecodeError as error:
-            hint = 'pass errors="replace", or encoding="latin-1" for bytes'
-            raise BadRequest(f"path {self.path!r} is not {encoding} text (byte {error.start}); {hint}", path=self.path) from error
-
-
-class WriteFileJob(FileJob):
-    """write_file, and an upload that is small enough for the relay."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call, call.body["path"] if call.route == Route.WRITE_FILE else call.body["target_path"])
-
-    def script(self) -> bytes:
-        return scripts.write_file(self.path, self.id)
-
-    def stdin(self) -> bytes:
-        if self.call.route == Route.UPLOAD:
-            return base64.b64decode(self.call.body["content_base64"])
-        return str(self.call.body["content"]).encode("utf-8")
-
-    def answer(self, outcome: Outcome) -> object:
-        error = self.failure(outcome)
-        if error:
-            raise error
-        if self.call.route == Route.UPLOAD:
-            name = self.call.body.get("file_name", "")
-            return UploadResponse(success=True, message=f"uploaded to {self.path}", file_name=name)
-        return WriteFileResponse(success=True, message=f"wrote {self.path}")
-
-
-def make_job(call: Call, read_limit: int) -> Job:
-    """Return the job of a call that goes over the relay. Raises BadRequest for any other route or a bad body."""
-    match call.route:
-        case Route.RUN_IN_SESSION:
-            return RunJob(call)
-        case Route.CREATE_SESSION:
-            return OpenJob(call)
-        case Route.CLOSE_SESSION:
-            return CloseJob(call)
-        case Route.EXECUTE:
-            return ExecuteJob(call)
-        case Route.READ_FILE:
-            return ReadFileJob(call, read_limit)
-        case Route.WRITE_FILE | Route.UPLOAD:
-            return WriteFileJob(call)
-    raise BadRequest(f"route {call.route!r} is not a command")
-
-
-def _stopped(outcome: Outcome, timeout: float | None, **details: Any) -> RockError:
+def stopped(outcome: Outcome, timeout: float | None, **details: Any) -> RockError:
+    """Return the error of a command that we ended, with the `details` that are known (output)."""
     ended = "; its shell ended too, the next command opens it again" if outcome.shell_ended else ""
     if outcome.stopped is Stopped.CANCEL:
         return Cancelled(f"The command was cancelled{ended}", exit_code=130, **details)
-    return CommandTimeout(f"timeout: the command did not end within {timeout:g} s and was stopped{ended}", exit_code=TIMEOUT_EXIT, **details)
+    return CommandTimeout(
+        f"timeout: the command did not end within {timeout:g} s and was stopped{ended}",
+        exit_code=TIMEOUT_EXIT,
+        **details,
+    )

@@ -6,9 +6,7 @@ harmlessly (see `KEEPER` in :mod:`workers.protocol`).
 
 from importlib import resources
 
-BOOT = (
-    'while IFS=" " read -r v n _; do [ "$v" = KEEPER ] && IFS= read -r -N "$n" s && eval "$s"; done'
-)
+BOOT = 'while IFS=" " read -r v n _; do [ "$v" = KEEPER ] && IFS= read -r -N "$n" s && eval "$s"; done'
 """Waits for the `KEEPER` frame and becomes what it carries."""
 
 BOOT_ARGV = ["bash", "--noprofile", "--norc", "-c", BOOT, "rock-keeper"]

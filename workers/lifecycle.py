@@ -71,7 +71,13 @@ class NodeLifecycle:
         ended = 0
         for sandbox_id in self.sandboxes.expired(self._config.node.id, now):
             moved = self.sandboxes.transition(
-                sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True, reason="the idle lease ended"
+                sandbox_id,
+                [State.RUNNING],
+                State.STOPPED,
+                Event.EXPIRED,
+                now,
+                only_expired=True,
+                reason="the idle lease ended",
             )
             if moved:
                 log.info("sandbox expired sandbox_id=%s", sandbox_id)
@@ -84,7 +90,11 @@ class NodeLifecycle:
         removed, running = 0, set()
         for sandbox_id, alive in self.deployment.list():
             record = self.sandboxes.get(sandbox_id)
-            wanted = record is not None and record.node == self._config.node.id and record.state in (State.PENDING, State.RUNNING)
+            wanted = (
+                record is not None
+                and record.node == self._config.node.id
+                and record.state in (State.PENDING, State.RUNNING)
+            )
             if wanted and alive:
                 running.add(sandbox_id)
             elif not (wanted and record is not None and record.state is State.PENDING):
@@ -162,7 +172,9 @@ class NodeLifecycle:
         self._prepare(call, request, deadline)
         self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.SUCCESS, "the image is here")
         if time.monotonic() > deadline:
-            raise StartTimeout(f"startup_timeout of {limit:g} s was over when the image was there", sandbox_id=call.sandbox_id)
+            raise StartTimeout(
+                f"startup_timeout of {limit:g} s was over when the image was there", sandbox_id=call.sandbox_id
+            )
         self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container")
         state = self.deployment.start(self._spec(call, request))
         kept = self._still_pending(call) and self.sandboxes.set_container(
@@ -171,7 +183,9 @@ class NodeLifecycle:
         )  # fmt: skip
         if not kept:
             self.deployment.remove(call.sandbox_id)
-            raise SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id)
+            raise SandboxGone(
+                f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id
+            )
         self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
 
     def _still_pending(self, call: Call) -> bool:
@@ -190,7 +204,9 @@ class NodeLifecycle:
     def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
         runtime = self._config.runtime
         if request.num_gpus:
-            raise BadRequest(f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus")
+            raise BadRequest(
+                f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus"
+            )
         return ContainerSpec(
             sandbox_id=call.sandbox_id, image=request.image, cpus=request.limit_cpus or request.cpus,
             memory_bytes=request.memory_bytes(), pids=runtime.pids_limit, disk_bytes=request.disk_bytes(),
@@ -204,10 +220,17 @@ class NodeLifecycle:
     def _stop(self, call: Call) -> None:
         now = time.time()
         # The record first: the session side must find the end asked for when the stream breaks.
-        self.sandboxes.transition(call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now, reason="stop was called")
+        self.sandboxes.transition(
+            call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now, reason="stop was called"
+        )
         self.deployment.remove(call.sandbox_id)
         self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
-        log.info("sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f", call.request_id, call.sandbox_id, time.time() - call.created)
+        log.info(
+            "sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f",
+            call.request_id,
+            call.sandbox_id,
+            time.time() - call.created,
+        )
 
     def _statistics(self, call: Call) -> None:
         usage = self.deployment.statistics(call.sandbox_id)
@@ -227,7 +250,9 @@ class NodeLifecycle:
         finally:
             self.blobs.drop(call.call_id)
         if stream.exit_code:
-            reason = scripts.reason(stream.stderr.decode("utf-8", "backslashreplace")) or f"exit code {stream.exit_code}"
+            reason = (
+                scripts.reason(stream.stderr.decode("utf-8", "backslashreplace")) or f"exit code {stream.exit_code}"
+            )
             text = f"path {path!r} in sandbox {call.sandbox_id}: {reason}"
             raise NotFound(text) if stream.exit_code == scripts.NO_FILE else BadRequest(text, path=path)
         name = str(call.body.get("file_name", ""))

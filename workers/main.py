@@ -8,7 +8,6 @@ from typing import Any
 
 from celery.signals import setup_logging, worker_ready, worker_shutdown
 
-
 from app import log
 from app.config import load
 from rock.errors import RockError

@@ -43,7 +43,12 @@ class Collected:
         current = self._tail if self._tail_start else self._head
         current += part
         self._find_mark(current)
-        if self.exit_code is None and not self._tail_start and self.total > self._limit and len(current) >= self._limit // 2:
+        if (
+            self.exit_code is None
+            and not self._tail_start
+            and self.total > self._limit
+            and len(current) >= self._limit // 2
+        ):
             del current[self._limit // 2 :]
             self._tail_start = max(self.total - self._limit // 2, len(current))
 
