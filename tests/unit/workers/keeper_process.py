@@ -168,13 +168,12 @@ class Keeper:
     def processes(self) -> dict[int, str]:
         """Return the living processes of this keeper, itself left out: id → command line."""
         found = {}
-        for folder in Path("/proc").iterdir():
+        for folder in Path("/proc").glob("[0-9]*"):
             try:
-                if folder.name.isdigit() and self._mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
-                    if (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
-                        found[int(folder.name)] = (
-                            (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                        )
+                mine = self._mark.encode() in (folder / "environ").read_bytes().split(b"\0")
+                if mine and (folder / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
+                    command = (folder / "cmdline").read_bytes().replace(b"\0", b" ")
+                    found[int(folder.name)] = command.decode(errors="replace")
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue  # Ended meanwhile, or not ours to look at.
         found.pop(self.process.pid, None)

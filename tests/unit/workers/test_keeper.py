@@ -39,7 +39,7 @@ def test_without_standard_input_there_is_its_end(keeper):
 def test_a_call_submitted_again_runs_once(shell):
     call = shell.start("echo run >> evidence; echo result")
     for _ in range(3):
-        shell.submit(call, "\\builtin eval 'echo run >> evidence; echo result'".encode())
+        shell.submit(call, b"\\builtin eval 'echo run >> evidence; echo result'")
     assert shell.end_of(call).output == b"result\n"
     shell.submit(call, "echo run >> evidence")
     shell.until(lambda: shell.answer(call).words.count("done") >= 2, "the answer again")
