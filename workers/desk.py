@@ -167,6 +167,8 @@ class Desk:
             self._read(item, missing[0])
             return
         code, shell_ended = item.ended
+        if item.stdout.exit_code is not None and not shell_ended:
+            code = item.stdout.exit_code  # of the same moment as the output
         try:
             answer = item.job.answer(Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped, item.reopened))
             envelope = success(dump(answer))

@@ -74,14 +74,25 @@ class Collected:
         return bytes(self._head + self._tail)
 
     def _find_mark(self, current: bytearray) -> None:
-        # The last one counts: a command may print its own mark, but the shell's comes after it.
+        # The last one counts: a command may print its own mark, but the shell's comes after it. A shell that was interrupted while it reported
+        # reports again; of marks side by side the first is the command's.
         at = current.rfind(self._mark)
         end = current.find(b"\x1e", at + len(self._mark)) if at >= 0 else -1
         if end < 0:
             return
+        while (before := _mark_ending_at(current, at, self._mark)) is not None:
+            at, end = before, at - 1
         self.exit_code = int(current[at + len(self._mark) : end])
         self.total -= len(current) - at
         del current[at:]
+
+
+def _mark_ending_at(data: bytearray, end: int, mark: bytes) -> int | None:
+    """Return where a whole mark begins that ends just before `end`, None if there is none."""
+    start = data.rfind(mark, max(0, end - len(mark) - 4), end)
+    if start < 0 or data[end - 1 : end] != b"\x1e" or not data[start + len(mark) : end - 1].isdigit():
+        return None
+    return start
 
 
 def _decode(data: bytes) -> str:
