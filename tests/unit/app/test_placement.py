@@ -51,7 +51,9 @@ def test_when_a_node_leaves_only_its_keys_move():
 )
 def test_more_than_any_node_has_is_the_callers_fault(want, text):
     with pytest.raises(BadRequest, match=text):
-        choose_node([node("a"), node("b", cpus=2.0)] if want.cpus != 4 else [node("a", memory=GB), node("b", 2.0)], want)
+        choose_node(
+            [node("a"), node("b", cpus=2.0)] if want.cpus != 4 else [node("a", memory=GB), node("b", 2.0)], want
+        )
 
 
 def test_no_node_draining_full():

@@ -1,0 +1,166 @@
+"""A node without containers: real tasks on a real Redis, which do what a command's text says."""
+
+import base64
+import hashlib
+import threading
+import time
+from dataclasses import dataclass, field
+
+from celery import Celery
+
+from app.blobs import BlobStore
+from app.broker import NodeTask
+from app.calls import Call
+from app.lifecycle import Stores
+from app.records import Event, NodeRecord, PhaseName, PhaseStatus, State
+from rock.errors import Cancelled, CommandFailed, ImageNotFound, SandboxGone, success
+
+GB = 1024**3
+
+
+def _function(verb):
+    """Return a plain function for a method: Celery counts the arguments of methods wrongly."""
+
+    def run(call_id):
+        verb(call_id)
+
+    return run
+
+
+@dataclass
+class FakeNode:
+    """Answers calls at once, but for commands: `sleep N` answers N seconds later, `hang` never, `exit N` fails.
+
+    Images: `missing` fails its start; `slow` starts when `release()` is called.
+    """
+
+    stores: Stores
+    blobs: BlobStore
+    node_id: str = "n1"
+    # Call ids in the order in which they were run.
+    ran: list[str] = field(default_factory=list)
+    uploads: dict[str, bytes] = field(default_factory=dict)
+    held: list[Call] = field(default_factory=list)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def register(self, celery: Celery) -> None:
+        """Register every task of a node."""
+        verbs = {
+            NodeTask.CALL: self.call, NodeTask.CANCEL: self.cancel, NodeTask.START: self.start, NodeTask.STOP: self.stop,
+            NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
+        }  # fmt: skip
+        for task, verb in verbs.items():
+            celery.task(name=task.value, shared=False)(_function(verb))
+
+    def join(self, cpus=4.0, memory=16 * GB, **options) -> None:
+        """Register the node, alive from now on."""
+        record = NodeRecord(
+            self.node_id, cpus, memory, deployment="local", host_name="host", host_ip="127.0.0.1", **options
+        )
+        self.stores.nodes.register(self.node_id, "token", record, time.time())
+
+    def vanish(self) -> None:
+        """Fall silent."""
+        self.stores.nodes.heartbeat(self.node_id, "token", time.time() - 1000)
+
+    def start(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is None:
+            return
+        self.ran.append(call_id)
+        if call.body["image"] == "slow":
+            self.held.append(call)
+        elif call.body["image"] == "missing":
+            self._fail_start(call)
+        else:
+            self._started(call)
+
+    def release(self) -> None:
+        """Let slow starts come up."""
+        for call in self.held:
+            self._started(call)
+        self.held.clear()
+
+    def _fail_start(self, call: Call) -> None:
+        now, text = time.time(), "no such image: missing"
+        self.stores.sandboxes.set_phase(
+            call.sandbox_id, PhaseName.IMAGE_PULL, PhaseStatus.FAILED, text, now, call.call_id
+        )
+        self.stores.sandboxes.transition(
+            call.sandbox_id,
+            [State.PENDING],
+            State.STOPPED,
+            Event.START_FAILED,
+            now,
+            only_start=call.call_id,
+            reason=text,
+        )
+        self.stores.results.fail(call.call_id, ImageNotFound(text), now)
+
+    def _started(self, call: Call) -> None:
+        moved = self.stores.sandboxes.transition(
+            call.sandbox_id, [State.PENDING], State.RUNNING, Event.STARTED, time.time(), only_start=call.call_id
+        )
+        answer = (
+            success({"sandbox_id": call.sandbox_id}) if moved else SandboxGone("stopped while starting").to_envelope()
+        )
+        self.stores.results.complete(call.call_id, answer, time.time())
+
+    def stop(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is None:
+            return
+        self.ran.append(call_id)
+        self.stores.sandboxes.transition(call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time())
+        self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
+
+    def call(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is None:
+            return
+        self.ran.append(call_id)
+        word, _, rest = str(call.body.get("command", "")).partition(" ")
+        if word == "hang":
+            return
+        delay = float(rest) if word == "sleep" else 0
+        thread = threading.Thread(target=self._finish, args=(call, word, rest, delay))
+        thread.start()
+        self.threads.append(thread)
+        if not delay:
+            thread.join()
+
+    def _finish(self, call: Call, word: str, rest: str, delay: float) -> None:
+        time.sleep(delay)
+        if word == "exit":
+            envelope = CommandFailed(f"exit code {rest}", exit_code=int(rest), output="out").to_envelope()
+        elif call.route == "upload":
+            envelope = self._kept(call, base64.b64decode(call.body["content_base64"]))
+        elif call.route == "read_file":
+            envelope = success({"content": "ü\ud800\x00" + "x" * int(call.body["path"].rsplit("/", 1)[1])})
+        else:
+            envelope = success({"output": rest, "exit_code": 0})
+        self.stores.results.complete(call.call_id, envelope, time.time())
+
+    def transfer(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is not None:
+            thread = threading.Thread(target=self._receive, args=(call,))
+            thread.start()
+            self.threads.append(thread)
+
+    def _receive(self, call: Call) -> None:
+        if call.body["target_path"] == "/refused":
+            self.stores.results.fail(call.call_id, CommandFailed("/refused: Read-only file system"), time.time())
+            return
+        receiver, data = self.blobs.receiver(call.call_id), bytearray()
+        while chunk := receiver.pull(10):
+            data += chunk
+        self.stores.results.complete(call.call_id, self._kept(call, bytes(data)), time.time())
+
+    def _kept(self, call: Call, data: bytes) -> dict:
+        assert hashlib.sha256(data).hexdigest() == call.body["sha256"]
+        self.uploads[call.body["target_path"]] = data
+        return success({"success": True, "message": "", "file_name": call.body["file_name"]})
+
+    def cancel(self, call_id: str) -> None:
+        self.stores.results.fail(call_id, Cancelled("cancelled"), time.time())

@@ -1,0 +1,263 @@
+"""Start, status, stop, commands and their retries, through HTTP."""
+
+import threading
+import time
+
+import pytest
+
+from tests.eager.conftest import Api
+
+
+def in_thread(call, *args, **kwargs):
+    """Run a call in a thread; returns the thread and a list that gets its result."""
+    results = []
+    thread = threading.Thread(target=lambda: results.append(call(*args, **kwargs)))
+    thread.start()
+    return thread, results
+
+
+def until(condition, seconds=5.0):
+    """Wait until the condition holds."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.01)
+
+
+def used(api: Api) -> tuple[float, int]:
+    node = api.node.stores.nodes.get("n1")
+    return node.used_cpus, node.used_memory
+
+
+def test_a_whole_life(api):
+    headers = {"X-User-Id": "u", "X-Experiment-Id": "e", "X-Namespace": "ns", "X-Cluster": "zb"}
+    sandbox_id = api.start(headers=headers, metadata={"a": 1})
+    assert api.get("/is_alive", sandbox_id=sandbox_id)["result"]["is_alive"] is True
+    shown = api.get("/get_status", sandbox_id=sandbox_id)["result"]
+    expected = {"state": "running", "user_id": "u", "experiment_id": "e", "namespace": "ns", "metadata": {"a": 1}}
+    assert expected.items() <= shown.items()
+    assert set(shown["status"]) == {"image_pull", "docker_run"}
+    assert api.post("/create_session", sandbox_id=sandbox_id)["status"] == "Success"
+    assert api.post("/run_in_session", sandbox_id=sandbox_id, command="echo hi")["result"]["output"] == "hi"
+    assert api.post("/execute", sandbox_id=sandbox_id, command="echo hi")["status"] == "Success"
+    assert api.post("/close_session", sandbox_id=sandbox_id, session="default")["status"] == "Success"
+    assert api.get("/get_sandbox_statistics", sandbox_id=sandbox_id)["status"] == "Success"
+    for _ in range(2):
+        assert isinstance(api.post("/stop", sandbox_id=sandbox_id)["result"], str)
+    assert api.get("/is_alive", sandbox_id=sandbox_id)["result"]["is_alive"] is False
+    assert api.get("/get_status", sandbox_id=sandbox_id)["error"] == f"Sandbox {sandbox_id} not found"
+    shown = api.get("/get_status", sandbox_id=sandbox_id, include_all_states="true")["result"]
+    assert (shown["state"], shown["is_alive"]) == ("stopped", False)
+    failed = api.post("/run_in_session", sandbox_id=sandbox_id, command="x")
+    assert (failed["result"]["code"], failed["result"]["kind"]) == (4000, "not_running")
+    assert used(api) == (0, 0)
+    assert api.leftovers() == set()
+
+
+def test_unknown_sandbox(api):
+    assert api.get("/is_alive", sandbox_id="nope")["result"]["is_alive"] is False
+    for failed in (
+        api.get("/get_status", sandbox_id="nope"),
+        api.post("/stop", sandbox_id="nope"),
+        api.post("/run_in_session", sandbox_id="nope", command="x"),
+    ):
+        assert (failed["result"]["kind"], failed["error"]) == ("not_found", "Sandbox nope not found")
+    assert "sandbox_id" in api.get("/get_status")["error"]
+
+
+def test_a_failed_start_is_shown(api):
+    failed = api.post("/start", image="missing", sandbox_id="m", memory="1g")
+    assert (failed["result"]["code"], failed["result"]["kind"]) == (5000, "image_not_found")
+    shown = api.get("/get_status", sandbox_id="m")["result"]
+    assert (shown["state"], shown["is_alive"]) == ("stopped", False)
+    assert shown["status"]["image_pull"]["status"] == "failed"
+    assert "missing" in shown["status"]["image_pull"]["message"]
+    assert used(api) == (0, 0)
+
+
+def test_start_async_answers_at_once(api):
+    answer = api.post("/start_async", image="slow", memory="1g", cpus=1)["result"]
+    assert (answer["host_name"], answer["cpus"], answer["memory"]) == ("host", 1, "1g")
+    assert api.get("/is_alive", sandbox_id=answer["sandbox_id"])["result"]["is_alive"] is False
+    assert api.get("/get_status", sandbox_id=answer["sandbox_id"])["result"]["state"] == "pending"
+    failed = api.post("/run_in_session", sandbox_id=answer["sandbox_id"], command="x")
+    assert failed["result"]["kind"] == "not_running"
+    api.node.release()
+    assert api.get("/is_alive", sandbox_id=answer["sandbox_id"])["result"]["is_alive"] is True
+
+
+@pytest.mark.parametrize("named", [{}, {"sandbox_id": "mine"}])
+def test_a_repeated_start_makes_one_sandbox(api, named):
+    body = {"image": "slow", "memory": "1g", "cpus": 1, "request_id": "R", **named}
+    waiting = [in_thread(api_of(api).post, "/start", body) for _ in range(3)]
+    until(lambda: api.node.held)
+    assert api.post("/start_async", body)["status"] == "Success"
+    api.node.release()
+    ids = set()
+    for thread, results in waiting:
+        thread.join(5)
+        ids.add(results[0]["result"]["sandbox_id"])
+    assert len(ids) == 1
+    assert len(api.node.ran) == 1
+    assert used(api) == (1, 1024**3)
+    assert api.post("/start", body)["result"]["sandbox_id"] in ids
+    failed = api.post("/start", {**body, "image": "other"})
+    assert (failed["result"]["code"], "request_id" in failed["error"]) == (4000, True)
+
+
+def api_of(api: Api) -> Api:
+    """Return the same API with a client of its own, for another thread."""
+    return Api(api.client.application.test_client(), api.node, api.redis, api.prefix, api.config)
+
+
+def test_one_id_in_two_apis_at_once(api, make_api):
+    other = make_api(prefix=api.prefix)
+    started = [in_thread(one.post, "/start", image="x", memory="1g", cpus=1, sandbox_id="same") for one in (api, other)]
+    for thread, _ in started:
+        thread.join(5)
+    kinds = sorted(results[0]["result"].get("kind", "ok") for _, results in started)
+    assert kinds == ["already_exists", "ok"]
+    assert api.post("/start", image="x", memory="1g", sandbox_id="same")["error"] == "Sandbox same already exists"
+    assert used(api) == (1, 1024**3)
+
+
+def test_stop_during_start(api):
+    thread, results = in_thread(api_of(api).post, "/start", image="slow", memory="1g", sandbox_id="s")
+    until(lambda: api.node.held)
+    assert api.post("/stop", sandbox_id="s")["status"] == "Success"
+    thread.join(5)
+    assert (results[0]["result"]["code"], results[0]["result"]["kind"]) == (5000, "sandbox_gone")
+    api.node.release()
+    assert api.get("/get_status", sandbox_id="s", include_all_states="true")["result"]["state"] == "stopped"
+    assert used(api) == (0, 0)
+
+
+def test_no_room(make_api):
+    api = make_api()
+    api.node.join(cpus=1.0)
+    first = api.start()
+    failed = api.post("/start_async", image="x", memory="1g", cpus=1)
+    assert (failed["result"]["code"], failed["result"]["kind"], failed["result"]["retryable"]) == (
+        5000,
+        "no_capacity",
+        True,
+    )
+    started = time.monotonic()
+    failed = api.post("/start", image="x", memory="1g", cpus=1, startup_timeout=0.3)
+    assert (failed["result"]["kind"], 0.2 < time.monotonic() - started < 2) == ("no_capacity", True)
+    thread, results = in_thread(api_of(api).post, "/start", image="x", memory="1g", cpus=1, startup_timeout=20)
+    time.sleep(0.2)
+    started = time.monotonic()
+    api.post("/stop", sandbox_id=first)
+    thread.join(5)
+    assert (results[0]["status"], time.monotonic() - started < 1) == ("Success", True)
+
+
+def test_no_node(make_api):
+    api = make_api()
+    failed = api.post("/start_async", image="x")
+    assert (failed["result"]["kind"], "no node is alive" in failed["error"]) == ("no_capacity", True)
+
+
+def test_a_command_runs_once(api):
+    sandbox_id = api.start()
+    call = {"sandbox_id": sandbox_id, "command": "sleep 0.3", "request_id": "R"}
+    threads = [in_thread(api_of(api).post, "/run_in_session", call) for _ in range(4)]
+    for thread, results in threads:
+        thread.join(5)
+        assert results[0]["result"]["exit_code"] == 0
+    assert len(api.node.ran) == 2
+    assert api.post("/run_in_session", call)["result"]["exit_code"] == 0
+    assert api.get("/results/R")["result"]["exit_code"] == 0
+    assert len(api.node.ran) == 2
+    for other in ({"command": "x"}, {"sandbox_id": "other"}):
+        assert api.post("/run_in_session", {**call, **other})["result"]["kind"] == "bad_request"
+    assert api.post("/execute", call)["result"]["kind"] == "bad_request"
+
+
+def test_the_request_id_may_come_as_a_header(api):
+    sandbox_id = api.start()
+    api.post("/run_in_session", sandbox_id=sandbox_id, command="echo hi", headers={"X-Request-Id": "H"})
+    assert api.get("/results/H")["result"]["output"] == "hi"
+    failed = api.post("/run_in_session", sandbox_id=sandbox_id, command="x", headers={"X-Request-Id": "x" * 201})
+    assert "X-Request-Id" in failed["error"]
+
+
+def test_wait_and_poll(api):
+    sandbox_id = api.start()
+    call = {"sandbox_id": sandbox_id, "command": "sleep 0.5", "request_id": "R", "wait": 0}
+    assert api.post("/run_in_session", call)["result"] == {"request_id": "R", "state": "running"}
+    assert api.get("/results/R")["result"]["state"] == "running"
+    assert api.post("/run_in_session", {**call, "wait": 0.1})["result"]["state"] == "running"
+    assert api.get("/results/R", wait=10)["result"]["exit_code"] == 0
+    assert api.get("/results/unknown")["result"]["kind"] == "not_found"
+    assert "wait" in api.get("/results/R", wait="soon")["error"]
+    assert "wait" in api.get("/results/R", wait="nan")["error"]
+
+
+def test_cancel(api):
+    sandbox_id = api.start()
+    thread, results = in_thread(
+        api_of(api).post, "/run_in_session", sandbox_id=sandbox_id, command="hang", request_id="R"
+    )
+    until(lambda: len(api.node.ran) == 2)
+    assert api.post("/results/R/cancel")["result"] == {"request_id": "R", "state": "done"}
+    thread.join(5)
+    assert (results[0]["result"]["code"], results[0]["result"]["kind"]) == (6000, "cancelled")
+    assert api.post("/results/R/cancel")["result"]["state"] == "done"
+
+
+def test_cancel_of_a_start(api):
+    thread, results = in_thread(api_of(api).post, "/start", image="slow", memory="1g", request_id="R")
+    until(lambda: api.node.held)
+    assert api.post("/results/R/cancel")["result"]["state"] == "done"
+    thread.join(5)
+    assert results[0]["result"]["kind"] == "cancelled"
+    api.node.release()
+    assert used(api) == (0, 0)
+
+
+def test_a_commands_failure_is_told_as_the_node_told_it(api):
+    sandbox_id = api.start()
+    result = api.post("/run_in_session", sandbox_id=sandbox_id, command="exit 7")["result"]
+    assert (result["code"], result["kind"], result["exit_code"], result["output"]) == (6000, "command_failed", 7, "out")
+
+
+def test_a_node_is_lost_under_a_call(api, monkeypatch):
+    services = api.client.application.extensions["rock"]
+    monkeypatch.setattr(services.watch, "_tick", 0.1)
+    sandbox_id = api.start()
+    thread, results = in_thread(api_of(api).post, "/run_in_session", sandbox_id=sandbox_id, command="hang")
+    until(lambda: len(api.node.ran) == 2)
+    api.node.vanish()
+    thread.join(5)
+    assert (results[0]["result"]["code"], results[0]["result"]["kind"]) == (5000, "node_lost")
+    assert api.post("/run_in_session", sandbox_id=sandbox_id, command="x")["result"]["kind"] == "node_lost"
+    alive = api.get("/is_alive", sandbox_id=sandbox_id)["result"]
+    assert (alive["is_alive"], "node lost" in alive["message"]) == (False, True)
+    assert api.post("/start_async", image="x")["result"]["kind"] == "no_capacity"
+    api.node.join()
+    assert api.get("/is_alive", sandbox_id=sandbox_id)["result"]["is_alive"] is True
+    assert api.post("/run_in_session", sandbox_id=sandbox_id, command="echo ok")["result"]["output"] == "ok"
+    api.node.vanish()
+    assert api.post("/stop", sandbox_id=sandbox_id)["status"] == "Success"
+    assert used(api) == (0, 0)
+
+
+def test_a_call_that_no_node_takes_is_answered(api, monkeypatch):
+    monkeypatch.setattr("app.commands.TAKE_MARGIN", 0.2)
+    sandbox_id = api.start()
+    monkeypatch.setattr(api.client.application.extensions["rock"].dispatch._nodes, "send", lambda *args: None)
+    failed = api.post("/run_in_session", sandbox_id=sandbox_id, command="x", timeout=0.1)
+    assert (failed["result"]["kind"], "not run" in failed["error"]) == ("unavailable", True)
+    assert api.leftovers() <= {f"sandbox:{sandbox_id}", "node:n1:sandboxes", "node:n1:leases"}
+
+
+def test_calls_renew_the_lease_and_lists_of_keys_stay_small(api):
+    sandbox_id = api.start(auto_clear_seconds=100)
+    record = api.node.stores.sandboxes.get(sandbox_id)
+    for read in ("/is_alive", "/get_status"):
+        api.redis.hset(f"{api.prefix}sandbox:{sandbox_id}", "expires", record.expires - 50)
+        api.get(read, sandbox_id=sandbox_id)
+        assert api.node.stores.sandboxes.get(sandbox_id).expires >= record.expires
+    assert api.leftovers() == {f"sandbox:{sandbox_id}", "node:n1:sandboxes", "node:n1:leases"}
