@@ -23,14 +23,14 @@ def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> di
     Beyond the contract it tells `runtime`, `isolated` (false for the local deployment) and a `message`.
     """
     running = record.state is State.RUNNING
+    known: dict[str, Any] = {name: record.spec.get(name) for name in _FROM_SPEC}
+    known.update({name: record.identity.get(name) for name in _FROM_IDENTITY})
     response = StatusResponse(
         sandbox_id=record.sandbox_id, state=record.state, is_alive=running and node_alive,
         host_name=record.host_name, host_ip=record.host_ip, port_mapping=dict(record.port_mapping),
-        status=phases(record, zone), cpus=record.cpus,
+        status=phases(record, zone), cpus=record.cpus, metadata=record.spec.get("metadata") or {},
         create_time=iso(record.created, zone), start_time=iso(record.started, zone), stop_time=iso(record.stopped, zone),
-        auto_stop_time=iso(record.expires, zone) if running else None,
-        **{name: record.spec.get(name) for name in _FROM_SPEC}, metadata=record.spec.get("metadata") or {},
-        **{name: record.identity.get(name) for name in _FROM_IDENTITY},
+        auto_stop_time=iso(record.expires, zone) if running else None, **known,
     )  # fmt: skip
     shown = dump(response)
     shown["state_history"] = [{**entry, "timestamp": iso(float(entry["timestamp"]), zone)} for entry in record.history]

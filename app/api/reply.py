@@ -48,8 +48,9 @@ def register(app: Flask) -> None:
 def _ours(error: errors.RockError) -> Response:
     """Answer one of our errors, and note it."""
     level = logging.WARNING if isinstance(error, errors.ServiceFault) else logging.INFO
-    log.log(level, "%s %s: %s (%d)", request.method, request.path, error.kind, error.code)
-    log.debug("reason: %s", error.message)
+    about = error.details.get("sandbox_id", "-"), request.headers.get("X-Request-Id", "-")
+    # Not the message: it may quote what was sent.
+    log.log(level, "%s %s: %s (%d) sandbox=%s request=%s", request.method, request.path, error.kind, error.code, *about)
     return failure(error)
 
 

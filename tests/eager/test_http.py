@@ -113,7 +113,7 @@ def test_upload_small_and_large_whatever_the_order(api):
             answer = envelope(api.upload(form))
             assert answer["result"] == {"success": True, "message": "", "file_name": "ü n.bin"}
             assert api.node.uploads.pop(f"/w/{size}") == data
-    assert not [key for key in api.redis.scan_iter(f"{api.prefix}blob*")]
+    assert not list(api.redis.scan_iter(f"{api.prefix}blob*"))
 
 
 def test_a_refused_large_upload_answers_at_once(api):
@@ -121,7 +121,7 @@ def test_a_refused_large_upload_answers_at_once(api):
     form = {"sandbox_id": sandbox_id, "target_path": "/refused", "file": (b"x" * 20_000_000, "x")}
     failed = envelope(api.upload(form))
     assert "Read-only" in failed["error"]
-    assert not [key for key in api.redis.scan_iter(f"{api.prefix}blob*")]
+    assert not list(api.redis.scan_iter(f"{api.prefix}blob*"))
 
 
 @pytest.mark.parametrize(
