@@ -5,6 +5,7 @@ from typing import Any
 
 from celery import Celery
 from kombu.entity import Exchange, Queue
+from kombu.transport import redis
 
 from app.config import Config
 from app.keys import Keys
@@ -45,6 +46,26 @@ VISIBILITY_TIMEOUT = 3600
 PREFETCH = 8
 
 
+class Channel(redis.Channel):
+    """kombu's channel, but with one client for all messages: making one for each takes a fifth of the time to send."""
+
+    _sender: Any = None
+
+    def _create_client(self, asynchronous: bool = False) -> Any:
+        """Return the client of this channel; the event loop's own is made as ever."""
+        if asynchronous:
+            return super()._create_client(asynchronous=True)
+        if self._sender is None:
+            self._sender = super()._create_client()
+        return self._sender
+
+
+class Transport(redis.Transport):
+    """kombu's Redis transport with that channel."""
+
+    Channel = Channel
+
+
 def make_celery(config: Config, eager: bool = False) -> Celery:
     """Return the Celery application of this service, with no task registered.
 
@@ -83,6 +104,7 @@ def _settings(config: Config) -> dict[str, Any]:
         # A call is idempotent, and recovery goes by the node's in-flight set, so late acknowledgement would add nothing.
         "task_acks_late": False,
         "worker_prefetch_multiplier": PREFETCH,
+        "broker_transport": f"{__name__}:Transport",
         "broker_transport_options": {
             "global_keyprefix": keys.broker_prefix(),
             "visibility_timeout": VISIBILITY_TIMEOUT,

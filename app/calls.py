@@ -29,6 +29,8 @@ class Route(StrEnum):
     WRITE_FILE = "write_file"
     UPLOAD = "upload"
     STATISTICS = "get_sandbox_statistics"
+    # Part of another call's output; asked by the API itself for GET /results/{id}/output.
+    OUTPUT = "output"
 
 
 @dataclass(frozen=True)

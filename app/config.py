@@ -163,8 +163,8 @@ class Runtime:
     pids_limit: int = field(default=4096, metadata={"least": 16})
     tmpfs_size: int = field(default=256 * MB, metadata={"size": True})
     """Of the keeper's folder in a sandbox: commands in flight and their output."""
-    output_limit: int = field(default=16 * MB, metadata={"size": True})
-    """Kept per command; what is beyond is cut and said to be."""
+    output_limit: int = field(default=10 * MB, metadata={"size": True})
+    """Carried by an answer; of longer output the middle is left out, and the whole stays readable by offset."""
     start_timeout_seconds: float = field(default=600.0, metadata={"least": 1})
     """Over pull and start, when a start names none."""
     stop_retention_seconds: float = field(default=600.0, metadata={"least": 0})

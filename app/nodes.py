@@ -27,8 +27,9 @@ class Nodes:
         # A signature, not send_task: eager mode then runs the registered task in place.
         signature = self._celery.signature(task.value, args=(call_id,))
         try:
-            # Given, since making them costs more than all else here.
-            signature.apply_async(queue=task.queue(node), argsrepr=call_id, kwargsrepr="")
+            # The texts are given, since making them costs much here; and nothing is declared, since a queue that is
+            # written to by name is a plain list in Redis.
+            signature.apply_async(queue=task.queue(node), argsrepr=call_id, kwargsrepr="", declare=[])
         except (KombuError, RedisError, OSError) as error:
             log.warning("call %s: %s could not be queued for node %s: %s", call_id, task.value, node, error)
             raise Unavailable("the queue (Redis) does not answer; try again shortly") from error

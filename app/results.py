@@ -68,6 +68,12 @@ class ResultStore:
             text: str | None = self._redis.hget(self._keys.call(call_id), "envelope")
         return text
 
+    def read_output(self, call_id: str) -> bytes | None:
+        """Return what a finished call printed, None when that is not stored (it runs, or its output is long)."""
+        with redis_faults():
+            text = self._redis.hget(self._keys.call(call_id), "output")
+        return None if text is None else str(text).encode("latin-1")
+
     def heads(self, call_ids: list[str]) -> list[Call]:
         """Return those of the calls that are known, without bodies and envelopes, in one round trip."""
         names = ("request_id", "owner", "route", "sandbox", "node", "created", "deadline", "state", "started")
@@ -99,18 +105,24 @@ class ResultStore:
         with redis_faults():
             return self._running([self._keys.call(call_id)], [now]) in ("pending", "running")
 
-    def complete(self, call_id: str, envelope: dict[str, Any], now: float, *, only_pending: bool = False) -> bool:
+    def complete(
+        self, call_id: str, envelope: dict[str, Any], now: float,
+        *, only_pending: bool = False, output: bytes | None = None,
+    ) -> bool:  # fmt: skip
         """Answer a call; the first answer wins. Gives back all that the call held and wakes its waiters.
 
         Params:
             envelope: the whole answer of the wire.
             only_pending: answer only if no node has taken it yet.
+            output: what the command printed, byte for byte, for readers by offset; None: its node keeps it.
         Returns:
             True when this envelope became the answer.
         """
         keys = self._keys
         args = [call_id, encode(envelope), now, int(self._ttl), int(only_pending), keys.done(), INLINE_LIMIT]
         args += [keys.sandbox("*"), keys.node_leases("*"), keys.node_inflight("*")]
+        # As latin-1 text: this client's strings are UTF-8, and bytes must come back as they were.
+        args += [] if output is None else [output.decode("latin-1")]
         with redis_faults():
             return self._complete([keys.call(call_id)], args) == 1
 

@@ -7,6 +7,7 @@ from app.commands import Commands
 from app.database import Client
 from app.dispatch import Dispatch
 from app.lifecycle import Lifecycle
+from app.output import Output
 from app.results import ResultStore
 from app.store import NodeStore
 from app.watch import Watch
@@ -21,6 +22,7 @@ class Services:
     commands: Commands
     dispatch: Dispatch
     results: ResultStore
+    output: Output
     nodes: NodeStore
     watch: Watch
     redis: Client

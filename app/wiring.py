@@ -14,6 +14,7 @@ from app.dispatch import Dispatch
 from app.keys import Keys
 from app.lifecycle import Lifecycle, Stores
 from app.nodes import Nodes
+from app.output import Output
 from app.results import ResultStore
 from app.services import Services
 from app.store import NodeStore, SandboxStore
@@ -39,6 +40,7 @@ def build(
         commands=Commands(dispatch, stores.results, BlobStore(raw_redis, keys)),
         dispatch=dispatch,
         results=stores.results,
+        output=Output(dispatch, stores.results),
         nodes=stores.nodes,
         watch=watch,
         redis=redis,

@@ -13,7 +13,7 @@ from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, SandboxRecord, State
 from app.results import ResultStore
 from app.store import SandboxStore
-from rock.errors import Internal, RockError, SandboxGone, success
+from rock.errors import Internal, RockError, SandboxGone, Unavailable, success
 from workers.deployments.abstract import AbstractDeployment
 from workers.file_jobs import make_job
 from workers.relay import Relay
@@ -24,7 +24,16 @@ READ_LIMIT = 64 * 1024 * 1024
 """Bytes of a file that `read_file` answers with."""
 
 SESSION_ROUTES = frozenset(
-    {Route.RUN_IN_SESSION, Route.CREATE_SESSION, Route.CLOSE_SESSION, Route.EXECUTE, Route.READ_FILE, Route.WRITE_FILE}
+    {
+        Route.RUN_IN_SESSION,
+        Route.CREATE_SESSION,
+        Route.CLOSE_SESSION,
+        Route.EXECUTE,
+        Route.READ_FILE,
+        Route.WRITE_FILE,
+        Route.OUTPUT,
+        Route.OUTPUT,
+    }
 )
 
 LEFT_BEHIND = 3.0
@@ -113,13 +122,17 @@ class NodeAgent:
 
     def _submit(self, call: Call) -> None:
         if call.deadline is not None and time.time() > call.deadline:
-            return  # its caller has been answered, or will be by the sweep; it must not run now
+            raise Unavailable(
+                "the node took the call after its deadline; it was not run",
+                sandbox_id=call.sandbox_id,
+                node=self.node_id,
+            )
         self.relay.submit(call.sandbox_id, make_job(call, READ_LIMIT), ask=call.created < self._born)
 
     def _take(self, call_id: str, work: Callable[[Call], None]) -> None:
         """Do `work` on a call that still waits for its answer; a refusal of ours is its answer."""
-        call = self.results.load(call_id)
-        if call is None or call.done:
+        call = self.results.take(call_id, time.time())
+        if call is None:
             return
         try:
             work(call)

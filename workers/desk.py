@@ -9,16 +9,16 @@ from typing import Protocol
 from rock.actions import dump
 from rock.errors import CommandTimeout, RockError, success
 from workers import protocol
-from workers.jobs import Job, Outcome, Stopped
+from workers.jobs import Job, Outcome, OutputJob, Stopped
 from workers.output import Collected
 from workers.protocol import Event
 
 KILL_GRACE = 3.0
 """Seconds that the keeper has to end a command before the caller is answered without it."""
-NOTE_AFTER = 0.05
-"""Seconds after which a call in hand is noted as taken: short ones spare Redis the write."""
 READ_AGAIN = 0.005
 """Seconds before a stream whose mark is not there yet is asked for again."""
+RAW_LIMIT = 64 * 1024
+"""Bytes of output that are stored beside the envelope, for readers by offset; longer output stays with the keeper for them."""
 READ_TRIES = 60
 """How often, before the rest counts as lost beyond the keeper's cap."""
 
@@ -36,12 +36,10 @@ class Surroundings:
 
     send: Callable[[Iterable[bytes]], None]
     """Put frames on their way to the keeper."""
-    finish: Callable[[Job, dict[str, object]], None]
-    """Store the envelope of a call, then call `stored`."""
+    finish: Callable[[Job, dict[str, object], bytes | None], None]
+    """Store the envelope of a call and, when it is short, its output byte for byte; then call `stored`."""
     later: Callable[[float, Callable[[], None]], Timer]
     """Call a function after so many seconds."""
-    note_running: Callable[[Job], None]
-    """Say in Redis that the node has the call."""
 
 
 @dataclass
@@ -68,6 +66,7 @@ class Desk:
         """`output_limit`: bytes of one stream that an answer may carry."""
         self._around, self._output_limit = around, output_limit
         self._running: dict[str, _Running] = {}
+        self._readers: list[OutputJob] = []
 
     def __len__(self) -> int:
         return len(self._running)
@@ -78,15 +77,20 @@ class Desk:
 
     def submit(self, job: Job, *, ask: bool) -> None:
         """Take a job; `ask` when an earlier process may have submitted it: the keeper is asked before it is sent."""
-        if job.id in self._running:
+        if job.id in self._running or job in self._readers:
+            return
+        if isinstance(job, OutputJob):
+            self._readers.append(job)
+            self._around.send(job.frames())
             return
         limit = max(self._output_limit, getattr(job, "limit", 0) + 1)
-        item = self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
-        item.timers.append(self._around.later(NOTE_AFTER, lambda: self._around.note_running(job)))
+        self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
         self._around.send([protocol.frame("ASK", job.id)] if ask else job.frames())
 
     def resubmit(self) -> None:
         """Ask again for all in hand: the stream to the keeper is a new one."""
+        for reader in self._readers:
+            self._around.send(reader.frames())
         for item in self._running.values():
             if item.finished:
                 continue
@@ -104,16 +108,23 @@ class Desk:
 
     def fail_all(self, error: Callable[[Job], RockError]) -> None:
         """Answer all in hand with an error: the sandbox is gone."""
+        readers, self._readers = self._readers, []
+        for reader in readers:
+            self._around.finish(reader, error(reader).to_envelope(), None)
         for item in list(self._running.values()):
             self._finish(item, error(item.job).to_envelope())
 
     def stored(self, job: Job) -> None:
-        """The answer of `job` is safe: the keeper may forget the call."""
-        if self._running.pop(job.id, None):
-            self._around.send([protocol.frame("ACK", job.id)])
+        """The answer of `job` is safe: the keeper may forget the call, but for output that is too long to be stored whole."""
+        item = self._running.pop(job.id, None)
+        if item is not None:
+            long = bool(job.streams) and item.stdout.total > RAW_LIMIT and not job.is_file
+            self._around.send([protocol.frame("KEEP" if long else "ACK", job.id)])
 
     def handle(self, event: Event) -> None:
         """Take one event of the keeper."""
+        if event.kind == "data":
+            self._answer_readers(event)
         item = self._running.get(event.id)
         if item is None or item.finished:
             return
@@ -190,8 +201,16 @@ class Desk:
             return
         item.timers.append(self._around.later(READ_AGAIN, lambda: None if item.finished else self._around.send(ask)))
 
+    def _answer_readers(self, event: Event) -> None:
+        """Answer those who asked for this part of a stream; parts that the desk asked for itself serve them too."""
+        for reader in [one for one in self._readers if one.wants(event)]:
+            self._readers.remove(reader)
+            self._around.finish(reader, success(reader.part(event)), None)
+
     def _finish(self, item: _Running, envelope: dict[str, object]) -> None:
         item.finished = True
         for timer in item.timers:
             timer.cancel()
-        self._around.finish(item.job, envelope)
+        whole = item.stdout.exit_code is not None and not item.stdout.omitted and item.stdout.total <= RAW_LIMIT
+        keep = whole and bool(item.job.streams) and not item.job.is_file
+        self._around.finish(item.job, envelope, item.stdout.raw() if keep else None)

@@ -8,11 +8,13 @@ from app.calls import Call, Route
 from rock.actions import ReadFileRequest, ReadFileResponse, UploadResponse, WriteFileResponse, load
 from rock.errors import BadRequest, NotFound, RockError
 from workers import scripts
-from workers.jobs import CloseJob, ExecuteJob, Job, OpenJob, Outcome, RunJob, stopped
+from workers.jobs import CloseJob, ExecuteJob, Job, OpenJob, Outcome, OutputJob, RunJob, stopped
 
 
 class FileJob(Job):
     """What the file calls share: a script of ours that names its reason on stderr."""
+
+    is_file = True
 
     def __init__(self, call: Call, path: str) -> None:
         super().__init__(call)
@@ -109,4 +111,6 @@ def make_job(call: Call, read_limit: int) -> Job:
             return ReadFileJob(call, read_limit)
         case Route.WRITE_FILE | Route.UPLOAD:
             return WriteFileJob(call)
+        case Route.OUTPUT:
+            return OutputJob(call)
     raise BadRequest(f"route {call.route!r} is not a command")

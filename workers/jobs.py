@@ -32,7 +32,7 @@ from rock.errors import (
     Unavailable,
 )
 from workers import protocol, scripts
-from workers.output import Collected
+from workers.output import Collected, cut_mark
 
 TIMEOUT_EXIT = 124
 """Exit code of a command that its timeout ended, as of timeout(1)."""
@@ -62,6 +62,8 @@ class Job:
     """One call in a keeper's hands. Subclasses say what is sent and what comes of it."""
 
     verb = "EXEC"
+    is_file = False
+    """Its stdout is a file's content, which nobody reads by offset."""
     streams: tuple[int, ...] = (protocol.STDOUT, protocol.STDERR)
 
     def __init__(self, call: Call) -> None:
@@ -235,6 +237,31 @@ class ExecuteJob(Job):
             message = self.command.error_msg or f"Command failed with exit code {code}"
             raise CommandFailed(message, exit_code=code, output=stdout, stdout=stdout, stderr=stderr)
         return CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)
+
+
+class OutputJob(Job):
+    """Part of what another call has printed so far; ends with the first answer of the keeper, whatever that call does."""
+
+    streams = ()
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self.of = str(call.body["call_id"])[:10]
+        self.stream = protocol.STDERR if call.body.get("stream") == "stderr" else protocol.STDOUT
+        self.offset = int(call.body["offset"])
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the one frame of a reader."""
+        yield protocol.frame("READ", self.of, str(self.stream), str(self.offset))
+
+    def wants(self, event: protocol.Event) -> bool:
+        """Return whether `event`, a `data`, is the part asked for."""
+        return event.id == self.of and event.args[:2] == (str(self.stream), str(self.offset))
+
+    def part(self, event: protocol.Event) -> dict[str, Any]:
+        """Return `{data, next_offset, complete}`: bytes as latin-1 text, the mark and what is behind it left out."""
+        data, complete = cut_mark(event.data, self.of)
+        return {"data": data.decode("latin-1"), "next_offset": self.offset + len(data), "complete": complete}
 
 
 def stopped(outcome: Outcome, timeout: float | None, **details: Any) -> RockError:

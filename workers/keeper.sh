@@ -16,8 +16,8 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK
-STALE=()
+declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT
+STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
@@ -122,6 +122,22 @@ k_report() {
   printf 'done %s %s %s\n' "$1" "${RC[$1]}" "${STATE[$1]}"
 }
 
+# The result of call $1 is stored, but its output is too long for that: keep it until the next command of its session, or until a few more one-off ones.
+k_keep() {
+  local key=${KEY[$1]}
+  if [[ ! ${STATE[$1]} ]]; then return; fi
+  if [[ $key && ${S_IN[$key]} ]]; then
+    [[ ${S_KEPT[$key]} ]] && k_forget "${S_KEPT[$key]}"
+    S_KEPT[$key]=$1
+  else
+    KEPT+=("$1")
+    if ((${#KEPT[@]} > 4)); then
+      k_forget "${KEPT[0]}"
+      KEPT=("${KEPT[@]:1}")
+    fi
+  fi
+}
+
 # Forget call $1: the host has stored its result.
 k_forget() {
   local s=${SLOT[$1]}
@@ -178,6 +194,10 @@ k_dispatch() {
     return 1
   fi
   w=$SPARE_W
+  if [[ ${S_KEPT[$key]} ]]; then
+    k_forget "${S_KEPT[$key]}"
+    unset "S_KEPT[$key]"
+  fi
   SLOT[$id]=$SPARE_SLOT OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id SPARE_W=''
   k_uptime
   TICK[$id]=$UP
@@ -439,6 +459,7 @@ k_handle() {
     READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || printf 'data %s %s %s 0 0\n' "$2" "$3" "$4" ;;
     KILL) k_cancel "$2" ;;
     ACK) k_forget "$2" ;;
+    KEEP) k_keep "$2" ;;
     CLOSE)
       if [[ ${S_IN[$3]} ]]; then
         k_close "$3" &

@@ -138,8 +138,8 @@ class NodeLifecycle:
                 return
             self._busy.add(call_id)
         try:
-            call = self.results.load(call_id)
-            if call is not None and not call.done:
+            call = self.results.take(call_id, time.time())
+            if call is not None:
                 self._guarded(call, work)
         finally:
             with self._lock:
@@ -238,7 +238,6 @@ class NodeLifecycle:
         self.results.complete(call.call_id, success(result), time.time())
 
     def _upload(self, call: Call) -> None:
-        self.results.mark_running(call.call_id, time.time())
         path = str(call.body["target_path"])
         script = "f() {\n" + scripts.write_file(path, call.call_id[:10]).decode() + "\n}\nf"
         receiver = self.blobs.receiver(call.call_id)

@@ -61,7 +61,7 @@ class Link:
     def __init__(self, station: Station, sandbox_id: str, fresh: bool) -> None:
         """`fresh`: nobody has written to this keeper yet. Begins to attach."""
         self._station, self.sandbox_id, self._fresh = station, sandbox_id, fresh
-        around = Surroundings(self._send, self._finish, station.loop.call_later, self._note_running)
+        around = Surroundings(self._send, self._finish, station.loop.call_later)
         self.desk = Desk(around, station.output_limit)
         self._stream: Stream | None = None
         self._ready = False
@@ -83,7 +83,7 @@ class Link:
         """End a running call, or withdraw one that waits with the keeper or for the stream."""
         for job, _ in [pair for pair in self._pending if pair[0].call.call_id == call_id]:
             self._pending = [pair for pair in self._pending if pair[0] is not job]
-            self._finish(job, job.refused("withdrawn").to_envelope())
+            self._finish(job, job.refused("withdrawn").to_envelope(), None)
         self.desk.cancel(call_id)
 
     def when_ready(self, callback: Callable[[RockError | None], None]) -> None:
@@ -216,11 +216,11 @@ class Link:
             return
         self._station.loop.remove_writer(self._stream.writable_fileno())
 
-    def _finish(self, job: Job, envelope: dict[str, object]) -> None:
+    def _finish(self, job: Job, envelope: dict[str, object], output: bytes | None) -> None:
         try:
-            self._station.results.complete(job.call.call_id, envelope, time.time())
+            self._station.results.complete(job.call.call_id, envelope, time.time(), output=output)
         except Unavailable:
-            self._station.loop.call_later(STORE_AGAIN, self._finish, job, envelope)
+            self._station.loop.call_later(STORE_AGAIN, self._finish, job, envelope, output)
             return
         log.info(
             "%s done request_id=%s sandbox_id=%s status=%s",
@@ -230,12 +230,6 @@ class Link:
             envelope["status"],
         )
         self.desk.stored(job)
-
-    def _note_running(self, job: Job) -> None:
-        try:
-            self._station.results.mark_running(job.call.call_id, time.time())
-        except Unavailable as error:
-            log.warning("call not noted as running request_id=%s error=%s", job.call.request_id, error)
 
 
 def logged(function: Callable[..., object], *args: object) -> None:

@@ -87,6 +87,21 @@ class Collected:
         del current[at:]
 
 
+def cut_mark(data: bytes, id: str) -> tuple[bytes, bool]:
+    """Return the bytes of `data` before the end mark of call `id`, and whether it was there. A mark that is cut off at the end is left out as well."""
+    mark = b"\x1e" + id.encode() + b" "
+    at = data.rfind(mark)
+    if at >= 0:
+        complete = data.find(b"\x1e", at + len(mark)) >= 0
+        while complete and (before := _mark_ending_at(bytearray(data), at, mark)) is not None:
+            at = before
+        return data[:at], complete
+    for length in range(min(len(mark) - 1, len(data)), 0, -1):
+        if data.endswith(mark[:length]):
+            return data[:-length], False
+    return data, False
+
+
 def _mark_ending_at(data: bytearray, end: int, mark: bytes) -> int | None:
     """Return where a whole mark begins that ends just before `end`, None if there is none."""
     start = data.rfind(mark, max(0, end - len(mark) - 4), end)

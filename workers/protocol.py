@@ -13,6 +13,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     ASK id - - 0 .          what is known of a call: `unknown`, or the event of its state again
     KILL id - - 0 .         end a running call, withdraw a waiting one
     ACK id - - 0 .          the result is stored, forget the call
+    KEEP id - - 0 .         likewise, but its output is asked for later: keep that until the next command of its session
     CLOSE id session - 0 .
 
 Keeper to host, a line each::

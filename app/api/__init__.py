@@ -34,6 +34,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Upload a file of any kind.", multipart=True),
     Endpoint("GET", "/results/<request_id>", None, None, results.get_result,
              "Fetch the answer of a call, waiting up to `wait` seconds for it.", query=("wait",)),
+    Endpoint("GET", "/results/<request_id>/output", None, actions.OutputResponse, results.get_output,
+             "Read what a command has printed so far; with `Accept: text/event-stream` follow it to its end.",
+             query=("offset", "stream")),
     Endpoint("POST", "/results/<request_id>/cancel", None, actions.UnfinishedResponse, results.cancel,
              "End a running call as its timeout would, or withdraw a waiting one."),
     # Outside of the prefix, without a key: for launch scripts, probes and people.

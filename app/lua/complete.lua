@@ -1,13 +1,14 @@
 -- Answer a call, once. The first writer wins; everything that the call held is given back in the same step.
 -- KEYS: call
 -- ARGV: call id, envelope, now, ttl, only_pending, channel, largest envelope that rides in the message,
---       template of sandbox hash, of node leases, of node in-flight
+--       template of sandbox hash, of node leases, of node in-flight, optionally the output
 -- Returns 1 when this envelope became the answer, 0 when there was one already (or no such call).
 local call = redis.call('HMGET', KEYS[1], 'state', 'node', 'sandbox', 'counted')
 local state, node, id, counted = call[1], call[2], call[3], call[4]
 if not state or state == 'done' then return 0 end
 if ARGV[5] == '1' and state ~= 'pending' then return 0 end
 redis.call('HSET', KEYS[1], 'state', 'done', 'envelope', ARGV[2], 'finished', ARGV[3])
+if ARGV[11] then redis.call('HSET', KEYS[1], 'output', ARGV[11]) end
 redis.call('HDEL', KEYS[1], 'body')
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 if node and node ~= '' then

@@ -15,6 +15,7 @@ from dataclasses import replace
 from threading import Event
 from typing import Any
 
+from app.keys import check_name
 from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
 from workers.deployments import cgroups, podman, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
@@ -199,7 +200,7 @@ class DockerDeployment:
         self._engine.close()
 
     def _name(self, sandbox_id: str) -> str:
-        return f"rock-{self._mark}-{sandbox_id}"
+        return f"rock-{self._mark}-{check_name(sandbox_id, 'sandbox_id')}"
 
     def _attach(self, name: str, sandbox_id: str, doing: Doing) -> wire.AttachedStream:
         reader = self._engine.attach(name, doing, stdin=not self._is_podman)
