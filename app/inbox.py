@@ -84,6 +84,7 @@ class Inbox:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._subscribed = threading.Event()
+        self._connection: Any = None
         self._closed = False
 
     def expect(self, name: str) -> Waiter:
@@ -117,8 +118,10 @@ class Inbox:
                 self._waiters.pop(waiter.name, None)
 
     def close(self) -> None:
-        """End the thread and its connection within a second."""
+        """End the thread and its connection."""
         self._closed = True
+        if self._connection is not None:
+            self._connection.disconnect()
         if self._thread is not None:
             self._thread.join(2)
 
@@ -127,38 +130,48 @@ class Inbox:
         outage = False  # said once per outage
         while not self._closed:
             try:
-                with self._client.pubsub(ignore_subscribe_messages=False) as subscription:
-                    self._listen(subscription)
+                self._listen()
             except (redis.RedisError, OSError, ValueError) as error:
-                if self._subscribed.is_set() or not outage:
+                if not self._closed and (self._subscribed.is_set() or not outage):
                     log.warning("the subscription to completed calls was cut (%s); subscribing again", error)
                 self._subscribed.clear()
                 outage = True
-                time.sleep(RETRY)
+                if not self._closed:
+                    time.sleep(RETRY)
 
-    def _listen(self, subscription: Any) -> None:
-        """Deliver messages until the connection breaks. Raises redis.ConnectionError when it is silent for too long."""
-        subscription.subscribe(self._channel)
-        heard, asked = time.monotonic(), False
-        while not self._closed:
-            message = subscription.get_message(timeout=1.0)
-            if message is not None:
-                heard, asked = time.monotonic(), False
-                self._receive(message)
-            elif time.monotonic() - heard > QUIET:
-                if asked:
-                    raise redis.ConnectionError("no answer to a ping")
-                subscription.ping()
-                heard, asked = time.monotonic(), True
+    def _listen(self) -> None:
+        """Deliver messages until the connection breaks. Raises redis.RedisError then, or when it is silent for too long.
 
-    def _receive(self, message: dict[str, Any]) -> None:
-        """Handle one message of the subscription."""
-        if message["type"] == "subscribe":
+        A connection of our own instead of redis-py's PubSub: that polls before each read, which costs more than the rest.
+        """
+        pool = self._client.connection_pool
+        # Replies are plain lists in protocol 2; in 3 they would go to push handlers.
+        options = {**pool.connection_kwargs, "socket_timeout": QUIET, "protocol": 2}
+        self._connection = connection = pool.connection_class(**options)
+        connection.connect()
+        try:
+            connection.send_command("SUBSCRIBE", self._channel)
+            asked = False
+            while not self._closed:
+                try:
+                    self._receive(connection.read_response(disconnect_on_error=False))
+                    asked = False
+                except redis.TimeoutError:
+                    if asked:
+                        raise
+                    connection.send_command("PING")
+                    asked = True
+        finally:
+            connection.disconnect()
+
+    def _receive(self, reply: list[Any]) -> None:
+        """Handle one reply of the subscription: its kind, the channel, and what was said."""
+        if reply[0] == "subscribe":
             # Whatever was announced while nobody listened is found by looking.
             self._wake(self.names())
             self._subscribed.set()
-        elif message["type"] == "message":
-            name, _, text = message["data"].partition(" ")
+        elif reply[0] == "message":
+            name, _, text = reply[2].partition(" ")
             self._wake([name], text)
 
     def _wake(self, names: list[str], text: str = "") -> None:
