@@ -149,6 +149,7 @@ k_forget() {
   STALE+=("$R/p.$1" "$R/f.$1")
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
+  [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
   unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"

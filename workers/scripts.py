@@ -13,7 +13,7 @@ CWD_FAILED = "\x1ecwd\x1e"
 IS_FOLDER, NO_FILE, NO_ACCESS, NO_WRITE = 64, 65, 66, 67
 """Exit codes of our own file scripts; what they print on stderr is the reason."""
 
-# One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands are evaluated instead.
+# One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 ARGUMENT_LIMIT = 100_000
 
 
@@ -23,7 +23,7 @@ def run(command: str) -> bytes:
     `eval` makes bash report syntax errors as its own, without our file's name; `$?` of the command before is still there.
     NUL bytes are dropped, as bash does when it reads a script.
     """
-    return b"\\builtin eval " + _bytes(quote(command.replace("\0", "")) or "''")
+    return b"\\builtin eval -- " + _bytes(quote(command.replace("\0", "")) or "''")
 
 
 def session(request: CreateBashSessionRequest) -> bytes:
@@ -99,13 +99,20 @@ def place(path: str) -> str:
     return quote(path if path.startswith("/") else f"./{path}")
 
 
-def _shell(text: str) -> str:
-    if len(text) > ARGUMENT_LIMIT:
-        return f"unset -f $(compgen -A function); eval {quote(text)}"
-    return f"exec bash --noprofile --norc -c {quote(text)}"
+def _shell(text: str, shell: str = "bash --noprofile --norc", read: str = "</dev/fd/9") -> str:
+    """Return the line that runs `text` with `shell -c`; `read` is how that shell puts a file into a substitution."""
+    if len(text.encode("utf-8", "surrogatepass")) <= ARGUMENT_LIMIT:
+        return f"exec {shell} -c -- {quote(text)}"
+    # Through a file: $R and $id are the keeper's, which evaluates this script.
+    return (
+        f'printf %s {quote(text)} >"$R/x.$id" || exit 125\n'
+        f"exec {shell} -c 'eval -- \"$({read})\" 9<&-' 9<\"$R/x.$id\""
+    )
 
 
 def _program(words: list[str]) -> str:
+    if len(words) == 3 and words[1] == "-c" and words[0].rpartition("/")[2] in ("sh", "bash"):
+        return _shell(words[2], quote(words[0]), "cat /dev/fd/9")
     name, argv = quote(words[0]), " ".join(quote(word) for word in words)
     if "/" in words[0]:
         check = (
