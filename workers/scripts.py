@@ -23,7 +23,7 @@ def run(command: str) -> bytes:
     `eval` makes bash report syntax errors as its own, without our file's name; `$?` of the command before is still there.
     NUL bytes are dropped, as bash does when it reads a script.
     """
-    return b"\\builtin eval -- " + _bytes(quote(command.replace("\0", "")) or "''")
+    return b"\\builtin eval -- " + _bytes(quote(command.replace("\0", "") + "\n"))
 
 
 def session(request: CreateBashSessionRequest) -> bytes:
