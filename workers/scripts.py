@@ -106,7 +106,7 @@ def _shell(text: str, shell: str = "bash --noprofile --norc", read: str = "</dev
     # Through a file: $R and $id are the keeper's, which evaluates this script.
     return (
         f'printf %s {quote(text)} >"$R/x.$id" || exit 125\n'
-        f"exec {shell} -c 'eval -- \"$({read})\" 9<&-' 9<\"$R/x.$id\""
+        f"exec {shell} -c 'eval \" $({read})\" 9<&-' 9<\"$R/x.$id\""
     )
 
 
