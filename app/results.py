@@ -1,6 +1,7 @@
 """Calls and their answers in Redis: claim once, complete once, wait for the completion."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from app.calls import Call, Claim, ClaimWord, encode, fingerprint
@@ -92,13 +93,16 @@ class ResultStore:
                 self._redis.delete(self._keys.call(call_id))
 
     def take(self, call_id: str, now: float) -> Call | None:
-        """Return the call and note that its node runs it; None when it is done or unknown: then it must not run.
+        """Return the call and note that its node runs it; None when it must not run: done, unknown or overdue.
 
         A call that was running already is returned too: submitting is idempotent, and so recovery is to take again.
+        What is returned has no deadline: that was the one for taking it.
         """
         with redis_faults():
             flat = self._take([self._keys.call(call_id)], [now])
-        return Call.from_hash(call_id, dict(zip(flat[::2], flat[1::2], strict=True))) if flat else None
+        if not flat:
+            return None
+        return replace(Call.from_hash(call_id, dict(zip(flat[::2], flat[1::2], strict=True))), deadline=None)
 
     def mark_running(self, call_id: str, now: float) -> bool:
         """Note that the node took the call; False when it is done or unknown, and then must not run."""

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -145,3 +146,13 @@ def test_waiters_look_again_after_a_cut(running):
     for thread in threads:
         thread.join(5)
     assert {key: value["result"] for key, value in answers.items()} == {call.call_id: call.request_id for call in calls}
+
+
+def test_a_call_is_taken_before_its_deadline_or_never(running):
+    early, late = replace(running.call("early"), deadline=1010.0), replace(running.call("late"), deadline=1010.0)
+    running.results.claim(early, 1000)
+    running.results.claim(late, 1000)
+    assert running.results.take(early.call_id, 1009).deadline is None
+    assert running.results.take(late.call_id, 1011) is None
+    # What runs goes on, however late another worker takes it over.
+    assert running.results.take(early.call_id, 5000) is not None
