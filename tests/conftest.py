@@ -1,6 +1,7 @@
 """Fixtures for every layer: a real Redis, a real engine, the real service; and the proof that nothing is left."""
 
 import contextlib
+import os
 import subprocess
 import time
 import uuid
@@ -19,7 +20,7 @@ from tests.service_stack import MARKER, Stack, clean_environment, free_port, pro
 
 LAYERS = ("unit", "eager", "service", "engine", "compat", "chaos")
 NODE_LABEL = "rock.node"
-"""Label under which the deployments keep the node of a container; test nodes are called `test-…`."""
+"""Label under which the deployments keep the node of a container; test nodes are called `test-<pid of the run>-…`."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,26 +45,31 @@ def run_id() -> str:
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left(run_id: str) -> Iterator[None]:
     """Prove at the end that no process and no container of this run is left."""
-    with contextlib.suppress(docker.errors.DockerException):  # No engine: then there are no containers.
-        for container in _test_containers():  # What a killed run left.
+    for container in _test_containers():
+        if not Path(f"/proc/{_run_of(container)}").exists():  # Its run was killed.
             container.remove(force=True, v=True)
     yield
     deadline = time.monotonic() + 5
     while (left := processes_with(run_id)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, "processes left by the tests:\n" + "\n".join(left)
-    if engines.find() is not None:
-        containers = [f"{one.name} {one.status}" for one in _test_containers()]
-        assert not containers, f"containers left by the tests: {containers}"
+    ours = [f"{one.name} {one.status}" for one in _test_containers() if _run_of(one) in ("", str(os.getpid()))]
+    assert not ours, f"containers left by the tests: {ours}"
+
+
+def _run_of(container: "docker.models.containers.Container") -> str:
+    """Return the pid of the test run that made a container, "" if its node's name does not say."""
+    pid = container.labels[NODE_LABEL].split("-")[1]
+    return pid if pid.isdigit() else ""
 
 
 def _test_containers() -> list["docker.models.containers.Container"]:
-    """Return the containers whose node is a test's."""
+    """Return the containers whose node is a test's; none without an engine."""
     found = engines.find()
     if found is None:
         return []
-    client = docker.DockerClient(base_url=found.url)
-    labelled = client.containers.list(all=True, filters={"label": NODE_LABEL}, ignore_removed=True)
+    with contextlib.closing(docker.DockerClient(base_url=found.url)) as client:
+        labelled = client.containers.list(all=True, filters={"label": NODE_LABEL}, ignore_removed=True)
     return [one for one in labelled if one.labels[NODE_LABEL].startswith("test-")]
 
 

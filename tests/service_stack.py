@@ -1,6 +1,7 @@
 """The real service for tests: `rock admin start --detach` in a data folder and on ports of its own."""
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -41,7 +42,8 @@ class Stack:
     variables: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     redis_port: int = field(default_factory=free_port)
-    node_id: str = field(default_factory=lambda: f"test-{uuid.uuid4().hex[:8]}")
+    node_id: str = field(default_factory=lambda: f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}")
+    """Names the run, so that another run on this machine leaves our containers alone."""
 
     @property
     def url(self) -> str:
