@@ -74,11 +74,20 @@ def apt_update() -> None:
     run(["apt-get", "update", "-qq"])
 
 
-def apt_install(*packages: str) -> None:
-    """Install Debian packages without a question and without what they merely recommend."""
+def apt_install(*packages: str, recommends: bool = False) -> None:
+    """Install Debian packages without a question, and without what they merely recommend unless that is wanted."""
     env = {**settings.with_prefix(""), "DEBIAN_FRONTEND": "noninteractive"}
     apt_update()
-    run(["apt-get", "install", "-y", "-qq", "--no-install-recommends", *packages], env)
+    extra = "--install-recommends" if recommends else "--no-install-recommends"
+    run(["apt-get", "install", "-y", "-qq", extra, *packages], env)
+
+
+def ensure_podman() -> None:
+    """Install Podman, the other engine that the `docker` deployment speaks to; the tests run a service of it themselves."""
+    if may_have_engine() and shutil.which("podman") is None:
+        with step("installing podman (apt-get)"):
+            # It cannot do without what it recommends: an init for containers, and their network.
+            apt_install("podman", recommends=True)
 
 
 def _install() -> None:

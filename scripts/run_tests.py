@@ -28,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"==> the engine answers at {found.url}", flush=True)
             images.ensure(found.url)
             variables["DOCKER_HOST"] = found.url
+            engine.ensure_podman()
         compat.ensure()
         if not _passes("the suite (pytest)", ("-m", "pytest", *arguments), variables):
             failed.append("the suite (pytest)")
