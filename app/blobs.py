@@ -5,8 +5,9 @@ credits. Each chunk starts with its offset, so that a receiver that was replaced
 """
 
 import struct
+import time
 
-from app.database import Client, redis_faults
+from app.database import SOCKET_TIMEOUT, Client, redis_faults
 from app.keys import Keys
 from rock.errors import Unavailable
 
@@ -15,6 +16,8 @@ CHUNK = 512 * 1024
 WINDOW = 8
 # Seconds after which a file that nobody moves is dropped.
 TTL = 600
+# Seconds of one blocking read: well under the time after which a silent connection counts as dead.
+TURN = SOCKET_TIMEOUT / 2
 
 _OFFSET = struct.Struct(">Q")
 
@@ -60,7 +63,7 @@ class BlobSender:
         """Append one chunk, once there is room for it."""
         with redis_faults():
             if self._credits == 0:
-                if self._redis.blpop([_credits(self._key)], timeout) is None:
+                if _pop(self._redis, _credits(self._key), timeout) is None:
                     return False
                 self._credits = 1
             pipe = self._redis.pipeline(transaction=True)
@@ -88,21 +91,34 @@ class BlobReceiver:
             Unavailable: nothing came in time, or an earlier receiver had taken a part: the file must be sent again.
         """
         with redis_faults():
-            item = self._redis.blpop([self._key], timeout)
+            item = _pop(self._redis, self._key, timeout)
             if item is None:
                 raise Unavailable(f"the file stopped coming: nothing for {timeout:g} s; send it again")
             pipe = self._redis.pipeline(transaction=True)
             pipe.rpush(_credits(self._key), b"1")
             pipe.expire(_credits(self._key), TTL)
             pipe.execute()
-        (offset,), chunk = _OFFSET.unpack_from(item[1]), item[1][_OFFSET.size :]
+        (offset,), chunk = _OFFSET.unpack_from(item), item[_OFFSET.size :]
         if offset != self._offset:
             raise Unavailable("a part of the file was lost with the process that received it; send it again")
         self._offset += len(chunk)
         if not chunk:
             with redis_faults():
                 self._redis.delete(_credits(self._key))
-        return bytes(chunk)
+        return chunk
+
+
+def _pop(redis: Client, key: str, timeout: float) -> bytes | None:
+    """Return the first item of a list, waiting up to `timeout` seconds for one; None when there was none."""
+    end = time.monotonic() + timeout
+    while True:
+        # In turns, since a connection that is silent for longer counts as dead.
+        item = redis.blpop([key], max(0.01, min(TURN, end - time.monotonic())))
+        if item is not None:
+            found: bytes = item[1]
+            return found
+        if time.monotonic() >= end:
+            return None
 
 
 def _credits(key: str) -> str:

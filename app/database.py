@@ -13,6 +13,13 @@ from rock.errors import Unavailable
 # redis-py types every reply as bytes | str | …, whatever `decode_responses` says; what we take is annotated where taken.
 Client = Any
 
+# Seconds without a reply after which Redis counts as away.
+SOCKET_TIMEOUT = 10.0
+# Connections per client; far fewer are ever busy at once, and a server's own limit is shared by all processes.
+POOL_SIZE = 64
+# Seconds to wait for one of them.
+POOL_WAIT = 10
+
 _LUA = Path(__file__).with_name("lua")
 
 
@@ -23,15 +30,18 @@ def connect(url: str, **options: Any) -> Client:
         url: redis://, rediss:// or unix:// address.
         options: further redis-py connection options.
     """
-    # No socket_timeout: a blocking read must not be cut short; a dead peer is found by keepalive and by the
-    # connect timeout of the next attempt. One quick retry hides an idle connection that the server has closed.
     settings: dict[str, Any] = {
         "decode_responses": True,
+        # A server that is there but silent must not hold a request for ever; blocking reads are cut into shorter ones.
+        "socket_timeout": SOCKET_TIMEOUT,
         "socket_connect_timeout": 3,
         "socket_keepalive": True,
+        # Callers beyond the pool wait their turn, for a fraction of a millisecond, instead of failing.
+        "max_connections": POOL_SIZE,
+        "timeout": POOL_WAIT,
         **options,
     }
-    return redis.Redis.from_url(url, **settings)
+    return redis.Redis.from_pool(redis.BlockingConnectionPool.from_url(url, **settings))
 
 
 @contextmanager
