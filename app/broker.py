@@ -4,6 +4,8 @@ from enum import StrEnum
 from typing import Any
 
 from celery import Celery
+from celery.app.amqp import AMQP
+from kombu import connection
 from kombu.entity import Exchange, Queue
 from kombu.transport import redis
 
@@ -66,6 +68,22 @@ class Transport(redis.Transport):
     Channel = Channel
 
 
+class Connection(connection.Connection):
+    """kombu's connection, but back within seconds of Redis: its own pauses between attempts grow to half a minute."""
+
+    def ensure_connection(self, *args: Any, **options: Any) -> Any:
+        """Connect, trying again every half to two seconds; otherwise as kombu's."""
+        return super().ensure_connection(
+            *args, **{"interval_start": 0.5, "interval_step": 0.5, "interval_max": 2, **options}
+        )
+
+
+class Amqp(AMQP):
+    """Celery's broker side with that connection."""
+
+    Connection = Connection
+
+
 def make_celery(config: Config, eager: bool = False) -> Celery:
     """Return the Celery application of this service, with no task registered.
 
@@ -73,7 +91,7 @@ def make_celery(config: Config, eager: bool = False) -> Celery:
         config: its `redis` section is read.
         eager: run registered tasks inside the sender (tests only).
     """
-    app = Celery("rock", broker=config.redis.url, set_as_current=False)
+    app = Celery("rock", broker=config.redis.url, amqp=Amqp, set_as_current=False)
     app.conf.update(_settings(config), task_always_eager=eager, task_eager_propagates=eager)
     return app
 
