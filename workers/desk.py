@@ -112,7 +112,8 @@ class Desk:
         for reader in readers:
             self._around.finish(reader, error(reader).to_envelope(), None)
         for item in list(self._running.values()):
-            self._finish(item, error(item.job).to_envelope())
+            if not item.finished:
+                self._finish(item, error(item.job).to_envelope())
 
     def stored(self, job: Job) -> None:
         """The answer of `job` is safe: the keeper may forget the call, but for output that is too long to be stored whole."""

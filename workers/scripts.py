@@ -16,6 +16,8 @@ IS_FOLDER, NO_FILE, NO_ACCESS, NO_WRITE = 64, 65, 66, 67
 # One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 ARGUMENT_LIMIT = 100_000
 
+BASH = "bash --noprofile --norc"
+
 
 def run(command: str) -> bytes:
     """Return the line that a session's shell sources for `command`.
@@ -39,17 +41,18 @@ def execute(command: Command) -> bytes:
     lines = []
     if command.cwd is not None:
         lines.append(f"cd -- {place(command.cwd)} 2>/dev/null || {{ printf {quote(CWD_FAILED)} >&2; exit 125; }}")
-    lines += _exports(command.env or {})
-    if isinstance(command.command, str):
-        text: str | None = command.command
-    else:
-        text = " ".join(quote(word) for word in command.command) if command.shell else None
-    if text is not None:
-        lines.append(_shell(text))
+    shell, text = _shell_text(command)
+    if len(text.encode("utf-8", "surrogatepass")) > ARGUMENT_LIMIT:
+        # Before the variables are set: $R and $id are the keeper's, which evaluates this script.
+        lines.append(f'printf %s {quote(text)} >"$R/x.$id" && exec 9<"$R/x.$id" || exit 125')
+        read = "</dev/fd/9" if shell == BASH else "cat /dev/fd/9"
+        last = f"exec {shell} -c 'eval \" $({read})\" 9<&-'"
+    elif shell:
+        last = f"exec {shell} -c -- {quote(text)}"
     else:
         assert isinstance(command.command, list)
-        lines.append(_program(command.command))
-    return _bytes("\n".join(lines))
+        last = _program(command.command)
+    return _bytes("\n".join([*lines, *_exports(command.env or {}), last]))
 
 
 def read_file(request: ReadFileRequest, limit: int) -> bytes:
@@ -71,7 +74,7 @@ def write_file(path: str, call_id: str) -> bytes:
     return _bytes(
         f"p={place(path)} t=\n"
         f'[[ -d $p || $p == */ ]] && {{ printf "is a folder" >&2; return {IS_FOLDER}; }}\n'
-        f'[[ -L $p ]] && {{ p=$(readlink -f -- "$p") || return {NO_WRITE}; }}\n'
+        f'[[ -L $p ]] && {{ p=$(readlink -f -- "$p") || {{ printf "the link leads nowhere" >&2; return {NO_WRITE}; }}; }}\n'
         "d=${p%/*}\n"
         f'[[ $d && ! -d $d ]] && {{ mkdir -p -- "$d" || return {NO_WRITE}; }}\n'
         # Devices and pipes cannot be replaced.
@@ -99,20 +102,19 @@ def place(path: str) -> str:
     return quote(path if path.startswith("/") else f"./{path}")
 
 
-def _shell(text: str, shell: str = "bash --noprofile --norc", read: str = "</dev/fd/9") -> str:
-    """Return the line that runs `text` with `shell -c`; `read` is how that shell puts a file into a substitution."""
-    if len(text.encode("utf-8", "surrogatepass")) <= ARGUMENT_LIMIT:
-        return f"exec {shell} -c -- {quote(text)}"
-    # Through a file: $R and $id are the keeper's, which evaluates this script.
-    return (
-        f'printf %s {quote(text)} >"$R/x.$id" || exit 125\n'
-        f"exec {shell} -c 'eval \" $({read})\" 9<&-' 9<\"$R/x.$id\""
-    )
+def _shell_text(command: Command) -> tuple[str, str]:
+    """Return the shell that runs `command` and the text it runs; ("", "") for a program without a shell."""
+    words = command.command
+    if isinstance(words, str):
+        return BASH, words
+    if command.shell:
+        return BASH, " ".join(quote(word) for word in words)
+    if len(words) == 3 and words[1] == "-c" and words[0].rpartition("/")[2] in ("sh", "bash"):
+        return quote(words[0]), words[2]
+    return "", ""
 
 
 def _program(words: list[str]) -> str:
-    if len(words) == 3 and words[1] == "-c" and words[0].rpartition("/")[2] in ("sh", "bash"):
-        return _shell(words[2], quote(words[0]), "cat /dev/fd/9")
     name, argv = quote(words[0]), " ".join(quote(word) for word in words)
     if "/" in words[0]:
         check = (
@@ -125,7 +127,7 @@ def _program(words: list[str]) -> str:
 
 
 def _exports(env: Mapping[str, str]) -> list[str]:
-    return [f"\\builtin export {name}={quote(value)}" for name, value in env.items()]
+    return [f"\\builtin export {quote(f'{name}={value}')}" for name, value in env.items()]
 
 
 def _bytes(text: str) -> bytes:

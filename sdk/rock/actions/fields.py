@@ -81,6 +81,9 @@ def _name(value: Any) -> str:
     return words.get(type(value), type(value).__name__)
 
 
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
 class Text(fields.String):
     """Text; `pattern` must match all of it, `forbidden` nowhere, `says` explains both to a human."""
 
@@ -249,7 +252,11 @@ class TextOrTexts(fields.Field):
 
 
 class Variables(fields.Dict):
-    """Environment variables: name → text."""
+    """Environment variables: name → text. `shell`: a shell sets them, so their names are identifiers."""
+
+    def __init__(self, shell: bool = False) -> None:
+        super().__init__()
+        self._shell = shell
 
     def _deserialize(self, value: Any, attr: str | None, data: Any, **kwargs: Any) -> dict[str, str]:
         if not isinstance(value, Mapping):
@@ -257,6 +264,8 @@ class Variables(fields.Dict):
         for name, text in value.items():
             if name == "" or "=" in clean_text(name):
                 raise ValidationError(f"{name!r} is not a variable's name: it must be non-empty and without '='")
+            if self._shell and not _IDENTIFIER.fullmatch(name):
+                raise ValidationError(f"{name!r} is not a shell variable's name (letters, digits and _)")
             _nested(name, text, clean_text)
         return dict(value)
 

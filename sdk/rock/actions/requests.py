@@ -119,7 +119,7 @@ class CreateBashSessionRequest(Call):
     """Files that the new shell sources."""
     env_enable: bool = wire(Flag(), False)
     """Whether the session starts from the container's own environment files as well."""
-    env: dict[str, str] | None = wire(Variables(), None)
+    env: dict[str, str] | None = wire(Variables(shell=True), None)
     remote_user: str | None = wire(label(), None)
     startup_timeout: float | None = wire(seconds(), None)
     max_read_size: int | None = wire(Whole(low=1, unit=" bytes"), None)
@@ -166,7 +166,7 @@ class Command(WaitingCall):
     shell: bool = wire(Flag(), False)
     check: bool = wire(Flag(), False)
     error_msg: str = wire(Text(), "")
-    env: dict[str, str] | None = wire(Variables(), None)
+    env: dict[str, str] | None = wire(Variables(shell=True), None)
     cwd: str | None = wire(path_text(), None)
     session_type: str = wire(Choice("bash"), "bash")
 
