@@ -50,6 +50,7 @@ class _Running:
     started: bool = False
     stopped: Stopped | None = None
     ended: tuple[int, bool] | None = None
+    oom: bool = False
     reopened: int | None = None
     tries: int = 0
     finished: bool = False
@@ -137,6 +138,7 @@ class Desk:
                 self._settle(item)
             case "done":
                 item.ended = (int(event.args[0]), event.args[1] == "ended")
+                item.oom = event.args[2:] == ("oom",)
                 self._settle(item)
             case "reopened":
                 item.reopened = int(event.args[0])
@@ -182,7 +184,9 @@ class Desk:
         if item.stdout.exit_code is not None and not shell_ended:
             code = item.stdout.exit_code  # of the same moment as the output
         try:
-            answer = item.job.answer(Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped, item.reopened))
+            answer = item.job.answer(
+                Outcome(item.stdout, item.stderr, code, shell_ended, item.stopped, item.reopened, item.oom)
+            )
             envelope = success(dump(answer))
         except RockError as error:
             envelope = error.to_envelope()

@@ -27,6 +27,7 @@ from rock.errors import (
     CommandTimeout,
     Internal,
     NotFound,
+    OutOfMemory,
     RockError,
     SessionEnded,
     Unavailable,
@@ -36,6 +37,9 @@ from workers.output import Collected, cut_mark
 
 TIMEOUT_EXIT = 124
 """Exit code of a command that its timeout ended, as of timeout(1)."""
+
+
+OOM_REASON = "out of memory: the kernel killed a process of the sandbox at its memory limit; start it with more memory"
 
 
 class Stopped(StrEnum):
@@ -56,6 +60,8 @@ class Outcome:
     stopped: Stopped | None = None
     reopened: int | None = None
     """Exit code of the session's former shell, when this command ran in a new one."""
+    oom: bool = False
+    """The kernel killed a process of the sandbox for want of memory meanwhile."""
 
 
 class Job:
@@ -144,9 +150,13 @@ class RunJob(Job):
             reason = f"the shell of session {session!r} had ended with exit code {outcome.reopened}; this command ran in a new one, in its last folder"
         if outcome.shell_ended:
             reason = f"the shell of session {session!r} ended with exit code {code}; the next command opens it again in its last folder"
-            if code and self.action.check == "raise":
-                raise SessionEnded(reason, exit_code=code, output=output)
+        if outcome.oom:
+            reason = OOM_REASON + (f"; {reason}" if reason else "")
+            if self.action.check == "raise":
+                raise OutOfMemory(reason, exit_code=code, output=output)
         if code and self.action.check == "raise":
+            if outcome.shell_ended:
+                raise SessionEnded(reason, exit_code=code, output=output)
             message = (
                 self.action.error_msg or f"Command failed with exit code {code}: {scripts.observation(self.action)}"
             )
@@ -233,10 +243,14 @@ class ExecuteJob(Job):
             raise BadRequest(
                 f"cwd: cannot enter folder {self.command.cwd!r} in sandbox {self.call.sandbox_id}", field="cwd"
             )
+        if outcome.oom and self.command.check:
+            raise OutOfMemory(OOM_REASON, exit_code=code, output=stdout, stdout=stdout, stderr=stderr)
         if code and self.command.check:
             message = self.command.error_msg or f"Command failed with exit code {code}"
             raise CommandFailed(message, exit_code=code, output=stdout, stdout=stdout, stderr=stderr)
-        return CommandResponse(stdout=stdout, stderr=stderr, exit_code=code)
+        return CommandResponse(
+            stdout=stdout, stderr=stderr, exit_code=code, failure_reason=OOM_REASON if outcome.oom else ""
+        )
 
 
 class OutputJob(Job):

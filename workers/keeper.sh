@@ -16,7 +16,7 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT
+declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
@@ -73,6 +73,17 @@ k_spare() {
   exec {SPARE_W}> >(k_write "$R/1.$SPARE_SLOT")
 }
 
+# How often the kernel killed something in this sandbox for want of memory (cgroup v2, then v1), in OOM_NOW; 0 where that cannot be seen.
+k_oom_kills() {
+  local name count file
+  OOM_NOW=0
+  for file in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do
+    [[ -r $file ]] || continue
+    while read -r name count; do [[ $name == oom_kill ]] && OOM_NOW=$count; done <"$file"
+    return
+  done
+}
+
 k_uptime() { read -r UP _ </proc/uptime; UP=${UP/./}; } # clock ticks since boot, comparable with a process's start time
 k_pause() { read -r -t "$1" -u "$NEVER"; }
 
@@ -119,7 +130,7 @@ k_inline() {
 k_report() {
   k_emit "$1" 1 0 $INLINE final
   [[ ${KEY[$1]} ]] || k_emit "$1" 2 0 $INLINE final
-  printf 'done %s %s %s\n' "$1" "${RC[$1]}" "${STATE[$1]}"
+  printf 'done %s %s %s %s\n' "$1" "${RC[$1]}" "${STATE[$1]}" "${OOM[$1]:--}"
 }
 
 # The result of call $1 is stored, but its output is too long for that: keep it until the next command of its session, or until a few more one-off ones.
@@ -150,7 +161,7 @@ k_forget() {
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"
     STALE=()
@@ -258,6 +269,11 @@ k_finish() {
   local id=$1 w=${OUT[$1]}
   [[ ${STATE[$id]} == running ]] || return
   STATE[$id]=$3 RC[$id]=$2
+  if [[ $2 != 0 ]]; then
+    k_oom_kills
+    ((OOM_NOW > OOM_SEEN)) && OOM[$id]=oom
+    OOM_SEEN=$OOM_NOW
+  fi
   [[ $w ]] && exec {w}>&-
   unset "OUT[$id]"
   [[ $SPARE_W ]] || WANT_SPARE=1
@@ -567,6 +583,8 @@ k_main() {
   exec {NEVER}<> <(:)
   type -P tee >/dev/null && HAVE_TEE=1 || HAVE_TEE=''
   type -P head >/dev/null || INLINE=$((1 << 30)) # no tools for slices: builtins read it all
+  k_oom_kills
+  OOM_SEEN=$OOM_NOW
   k_start_feeder
   printf 'ready 1\n'
   while :; do

@@ -18,7 +18,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
 
 Keeper to host, a line each::
 
-    ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended · reopened id former-exit-code · reject id reason · unknown id · closed id · ended session exit_code
+    ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended -|oom · reopened id former-exit-code · reject id reason · unknown id · closed id · ended session exit_code
     data id stream offset length total      followed by that many bytes
 """
 

@@ -15,7 +15,7 @@ import docker
 import docker.errors
 import requests.exceptions
 
-from rock.errors import Internal, Unavailable
+from rock.errors import Internal, SandboxGone, Unavailable
 from workers.deployments import wire
 from workers.deployments.faults import Doing, translate
 
@@ -118,8 +118,8 @@ class Engine:
         try:
             with self._border(Doing(f"stop container {name}"), absent=(404, 409)):
                 self._api.kill(name, signal="SIGKILL")
-        except _Absent:
-            return  # already what was asked for
+        except (_Absent, SandboxGone):  # the latter in Podman's words
+            return
 
     def remove(self, name: str) -> None:
         """Kill and remove a container with its anonymous volumes; an unknown one is left alone."""

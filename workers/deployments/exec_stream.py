@@ -126,6 +126,8 @@ class EngineExec:
         except BlockingIOError:
             return b""
         except OSError as error:
+            if self._source is not None:
+                return None  # Podman hangs up like this on input that nobody took: the exit code says what that means
             raise Unavailable(f"the container engine broke a file transfer: {error}") from error
 
     def _split(self, data: bytes) -> Iterator[bytes]:

@@ -169,14 +169,15 @@ class LocalDeployment:
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
         """Report main processes that end, by looking four times a second."""
-        living = {sandbox_id for sandbox_id, running in self.list() if running}
+        before = dict(self.list())
         while not stop.wait(_LOOK_EVERY):
             now = dict(self.list())
-            for sandbox_id in living - now.keys():
-                callback(ContainerEvent(sandbox_id, "destroy"))
-            for sandbox_id in {one for one in living & now.keys() if not now[one]}:
-                callback(ContainerEvent(sandbox_id, "die"))
-            living = {sandbox_id for sandbox_id, running in now.items() if running}
+            for sandbox_id, was_running in before.items():
+                if was_running and not now.get(sandbox_id):
+                    callback(ContainerEvent(sandbox_id, "die"))
+                if sandbox_id not in now:
+                    callback(ContainerEvent(sandbox_id, "destroy"))
+            before = now
 
     def ping(self) -> str:
         """Return what stands in for an engine."""

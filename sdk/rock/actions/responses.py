@@ -187,6 +187,8 @@ class CommandResponse:
     stdout: str = _text("")
     stderr: str = _text("")
     exit_code: int | None = wire(fields.Integer(), None)
+    failure_reason: str = _text("")
+    """What ended it, when that was neither itself nor its timeout (out of memory)."""
 
 
 @dataclass(kw_only=True)
