@@ -66,6 +66,8 @@ class Dispatch:
                 answer = waiter.wait(pause)
                 if answer:
                     return answer
+                if self._results.released:
+                    raise ending(call.request_id)
                 if end is not None and time.monotonic() >= end:
                     return self._unfinished(call.call_id, call.request_id)
                 call = self._past_deadline(call)
@@ -114,6 +116,12 @@ class Dispatch:
         known = self.find(call_id, request_id)
         answer = self._results.read(call_id) if known.done else None
         return answer or unfinished(request_id, known.state)
+
+
+def ending(request_id: str) -> Unavailable:
+    """Return the error for a caller whose API process ends while the call goes on."""
+    text = f"this API process ends, the call goes on: send it again with request_id {request_id!r} to get its answer"
+    return Unavailable(text, request_id=request_id)
 
 
 def unfinished(request_id: str, state: CallState) -> str:

@@ -53,12 +53,15 @@ class Waiter:
         self._event.set()
 
     def wait(self, timeout: float | None) -> str | None:
-        """Return the answer as JSON text, waiting up to `timeout` seconds (None: for ever); None when it did not come."""
+        """Return the answer as JSON text, waiting up to `timeout` seconds (None: for ever).
+
+        None when it did not come in time, or when all waiters were released.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while self._event.wait(None if end is None else max(0.0, end - time.monotonic())):
             self._event.clear()
             found = self._text or self._inbox.read(self.name)
-            if found:
+            if found or self._inbox.released:
                 return found
         return None
 
@@ -84,6 +87,8 @@ class Inbox:
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._subscribed = threading.Event()
+        # True once the process is about to end: nobody waits any more.
+        self.released = False
         self._connection: Any = None
         self._closed = False
 
@@ -103,6 +108,8 @@ class Inbox:
         """
         with self._lock:
             self._waiters.setdefault(waiter.name, set()).add(waiter)
+            if self.released:
+                waiter.wake("")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="inbox", daemon=True)
                 self._thread.start()
@@ -116,6 +123,11 @@ class Inbox:
             others.discard(waiter)
             if not others:
                 self._waiters.pop(waiter.name, None)
+
+    def release(self) -> None:
+        """Let all waiters go, present and future, with what there is by now."""
+        self.released = True
+        self._wake(self.names())
 
     def close(self) -> None:
         """End the thread and its connection."""

@@ -154,6 +154,15 @@ class ResultStore:
         with redis_faults():
             return self._redis.zrange(self._keys.node_inflight(node), 0, -1)
 
+    def release(self) -> None:
+        """Let every waiter of this process go: it is about to end."""
+        self._inbox.release()
+
+    @property
+    def released(self) -> bool:
+        """True once waiters were let go."""
+        return self._inbox.released
+
     def close(self) -> None:
         """End the subscription; waiters still inside return None at their own timeouts."""
         self._inbox.close()

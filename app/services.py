@@ -32,6 +32,10 @@ class Services:
     # The OpenAPI description, as JSON text.
     openapi: str = ""
 
+    def drain(self) -> None:
+        """Answer every waiting request now: 503 with its request id. For the last seconds of a graceful end."""
+        self.results.release()
+
     def close(self) -> None:
         """End the threads and connections of this process."""
         self.watch.close()

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.eager.conftest import Api
+from tests.eager.conftest import PREFIX, Api, envelope
 
 
 def in_thread(call, *args, **kwargs):
@@ -261,3 +261,17 @@ def test_calls_renew_the_lease_and_lists_of_keys_stay_small(api):
         api.get(read, sandbox_id=sandbox_id)
         assert api.node.stores.sandboxes.get(sandbox_id).expires >= record.expires
     assert api.leftovers() == {f"sandbox:{sandbox_id}", "node:n1:sandboxes", "node:n1:leases"}
+
+
+def test_an_ending_process_tells_its_callers_how_to_go_on(api, make_api):
+    sandbox_id = api.start()
+    body = {"sandbox_id": sandbox_id, "command": "sleep 0.5", "request_id": "R"}
+    thread, results = in_thread(api_of(api).client.post, f"{PREFIX}/run_in_session", json=body)
+    until(lambda: len(api.node.ran) == 2)
+    api.client.application.extensions["rock"].drain()
+    thread.join(5)
+    failed = envelope(results[0])
+    assert (results[0].status_code, failed["result"]["request_id"]) == (503, "R")
+    next_process = make_api(prefix=api.prefix)
+    assert next_process.post("/run_in_session", body)["result"]["exit_code"] == 0
+    assert len(api.node.ran) == 2
