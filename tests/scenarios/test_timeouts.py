@@ -1,0 +1,114 @@
+"""A command ends at its time with what it printed, and nobody else notices: the T rows of the catalogue of faults."""
+
+import threading
+import time
+import uuid
+
+import pytest
+
+from tests.wire import until
+
+PYTHON = "python3 -c 'import signal, time; signal.signal(2, lambda *a: 0); print(1, flush=True); time.sleep(98765)'"
+
+
+def running(box, word):
+    """Return how many processes of the sandbox have a word in their command line."""
+    script = f"for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f 2>/dev/null; echo; done | grep -c '{word[:-1]}[{word[-1]}]'"
+    return int(box.execute(script).result["stdout"])
+
+
+def test_T01_a_timeout_keeps_the_output(shell):
+    begun = time.monotonic()
+    result = shell.run("echo a; sleep 98765", timeout=1).failed(6000, "timeout", kind="command_timeout")
+    assert time.monotonic() - begun < 4
+    assert result["output"] == "a" and result["exit_code"] == 124 and "timeout" in result["failure_reason"]
+
+
+def test_T03_the_session_and_its_state_stay(shell):
+    shell.run("v=kept; mkdir -p d; cd d")
+    shell.run("while :; do :; done", timeout=0.5).failed(6000, kind="command_timeout")
+    assert shell.output("echo $v; basename $PWD", timeout=5) == "kept\nd"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "trap '' INT TERM; sleep 98765",
+        "setsid sleep 98765",
+        PYTHON,
+        "(trap '' INT TERM; while :; do sleep 98765; done)",
+        "sleep 98765 & kill -STOP $!; wait",
+        "yes > /dev/null",
+        "bash -c 'bash -c \"sleep 98765; :\"; :'",
+    ],
+)
+def test_T04_all_that_the_command_started_is_ended(shell, script):
+    begun = time.monotonic()
+    shell.run(script, timeout=0.5).failed(6000, kind="command_timeout")
+    assert time.monotonic() - begun < 6
+    shell.run("trap - INT TERM")
+    assert shell.output("echo ok") == "ok"
+    until(lambda: running(shell, "98765") == 0, 10, "the end of the children")
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "5", 1e12, True])
+@pytest.mark.parametrize("route", ["/run_in_session", "/execute"])
+def test_T06_an_impossible_timeout_is_named(shell, route, timeout):
+    reply = shell.post(route, session=shell.session, command="echo hi", timeout=timeout)
+    reply.failed(4000, "timeout", kind="bad_request")
+
+
+def test_T06_fractions_and_null_are_timeouts(shell):
+    begun = time.monotonic()
+    shell.run("sleep 98765", timeout=0.5).failed(6000, "0.5")
+    assert time.monotonic() - begun < 4
+    assert shell.output("echo ok", timeout=None) == "ok"
+
+
+def test_T07_no_layer_has_a_shorter_limit_of_its_own(shell):
+    assert shell.output("sleep 35; echo done", timeout=60) == "done"
+
+
+def test_T09_a_retry_after_a_lost_connection_runs_nothing_twice(shell):
+    request = f"r-{uuid.uuid4().hex}"
+    answers = []
+
+    def ask():
+        answers.append(shell.run("sleep 1; echo run >> evidence; echo result", request_id=request))
+
+    callers = [threading.Thread(target=ask) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join(60)
+    answers.append(shell.run("sleep 1; echo run >> evidence; echo result", request_id=request))
+    assert [answer.result["output"] for answer in answers] == ["result"] * 4
+    assert shell.output("cat evidence") == "run"
+
+
+def test_the_same_limit_holds_for_one_off_commands(shell):
+    result = shell.execute("echo out; echo err >&2; sleep 98765", shell=True, timeout=0.5).failed(
+        6000, kind="command_timeout"
+    )
+    assert result["exit_code"] == 124 and result["stdout"] == "out\n" and result["stderr"] == "err\n"
+    until(lambda: running(shell, "98765") == 0, 10, "the end of the child")
+
+
+def test_a_running_call_is_cancelled(shell):
+    request = f"r-{uuid.uuid4().hex}"
+    begun = shell.run("echo a; sleep 98765", request_id=request, wait=0)
+    assert begun.ok and begun.result["request_id"] == request and begun.result["state"] in ("pending", "running")
+    until(lambda: running(shell, "98765") == 1, 10, "the command")
+    assert shell.api.post(f"/results/{request}/cancel").ok
+    result = shell.api.get(f"/results/{request}", wait=10).failed(6000, kind="cancelled")
+    assert result["output"] == "a"
+    assert shell.output("echo ok") == "ok"
+
+
+def test_a_waiting_call_is_withdrawn_and_never_runs(shell):
+    first, second = (f"r-{uuid.uuid4().hex}" for _ in range(2))
+    shell.run("sleep 2", request_id=first, wait=0)
+    shell.run("echo ran > evidence", request_id=second, wait=0)
+    assert shell.api.post(f"/results/{second}/cancel").ok
+    shell.api.get(f"/results/{second}", wait=10).failed(6000, kind="cancelled")
+    assert shell.output("ls") == "", "the first has ended, the second did not run"
