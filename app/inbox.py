@@ -159,6 +159,8 @@ class Inbox:
         pool = self._client.connection_pool
         # Replies are plain lists in protocol 2; in 3 they would go to push handlers.
         options = {**pool.connection_kwargs, "socket_timeout": QUIET, "protocol": 2}
+        # The pool's, of newer clients: it asks for protocol 3.
+        options.pop("maint_notifications_config", None)
         self._connection = connection = pool.connection_class(**options)
         connection.connect()
         try:
