@@ -41,8 +41,9 @@ k_detach() {
   trap - HUP INT TERM PIPE CHLD
 }
 
-# The environment and umask that the image gave, for what runs on behalf of the user.
+# The environment and umask that the image gave, for what runs on behalf of the user; of it and the keeper, it is what the kernel kills for memory.
 k_fresh() {
+  printf 300 >/proc/self/oom_score_adj
   if [[ $K_HAD_LC_ALL ]]; then LC_ALL=$K_LC_ALL; else unset LC_ALL; fi
   export -n ROCK_RUN_DIR
   umask "$K_UMASK"
