@@ -66,7 +66,7 @@ class Dispatch:
                 answer = waiter.wait(pause)
                 if answer:
                     return answer
-                if self._results.released:
+                if self._results.inbox.released:
                     raise ending(call.request_id)
                 if end is not None and time.monotonic() >= end:
                     return self._unfinished(call.call_id, call.request_id)

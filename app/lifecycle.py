@@ -149,7 +149,7 @@ class Lifecycle:
                     return self._reserve(request, headers, call)
                 except NoCapacity:
                     left = end - time.monotonic()
-                    if left <= 0 or self._results.released:
+                    if left <= 0 or self._results.inbox.released:
                         raise
                     freed.pause(min(left, _LOOK_AGAIN))
 

@@ -28,8 +28,9 @@ class ResultStore:
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
         self._claim, self._complete = script(redis, "claim"), script(redis, "complete")
-        self._running, self._take = script(redis, "running"), script(redis, "take")
-        self._inbox = Inbox(redis, keys.done(), self.read)
+        self._take = script(redis, "take")
+        # For those who wait for something else than one call's answer, and to let all waiters go.
+        self.inbox = Inbox(redis, keys.done(), self.read)
 
     def claim(self, call: Call, now: float, *, admin: bool = False, need_running: bool = True) -> Claim:
         """Claim `call` on its sandbox in one script: seen by its owner, running, lease prolonged, in flight on its node.
@@ -104,11 +105,6 @@ class ResultStore:
             return None
         return replace(Call.from_hash(call_id, dict(zip(flat[::2], flat[1::2], strict=True))), deadline=None)
 
-    def mark_running(self, call_id: str, now: float) -> bool:
-        """Note that the node took the call; False when it is done or unknown, and then must not run."""
-        with redis_faults():
-            return self._running([self._keys.call(call_id)], [now]) in ("pending", "running")
-
     def complete(
         self, call_id: str, envelope: dict[str, Any], now: float,
         *, only_pending: bool = False, output: bytes | None = None,
@@ -136,7 +132,7 @@ class ResultStore:
 
     def expect(self, call_id: str) -> Waiter:
         """Return a context in which the completion of `call_id` is not missed; enter it before claiming."""
-        return self._inbox.expect(call_id)
+        return self.inbox.expect(call_id)
 
     def wait(self, call_id: str, timeout: float | None) -> dict[str, Any] | None:
         """Return the envelope of `call_id`, waiting up to `timeout` seconds (None: for ever); None when still open."""
@@ -147,25 +143,16 @@ class ResultStore:
 
     def freed(self) -> Waiter:
         """Return a context whose `pause` ends when some node has got capacity back."""
-        return self._inbox.expect("freed")
+        return self.inbox.expect("freed")
 
     def inflight(self, node: str) -> list[str]:
         """Return the ids of the calls that `node` has not answered, oldest first."""
         with redis_faults():
             return self._redis.zrange(self._keys.node_inflight(node), 0, -1)
 
-    def release(self) -> None:
-        """Let every waiter of this process go: it is about to end."""
-        self._inbox.release()
-
-    @property
-    def released(self) -> bool:
-        """True once waiters were let go."""
-        return self._inbox.released
-
     def close(self) -> None:
         """End the subscription; waiters still inside return None at their own timeouts."""
-        self._inbox.close()
+        self.inbox.close()
 
 
 def refusal(call: Call, claim: Claim) -> RockError:

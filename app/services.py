@@ -34,7 +34,7 @@ class Services:
 
     def drain(self) -> None:
         """Answer every waiting request now: 503 with its request id. For the last seconds of a graceful end."""
-        self.results.release()
+        self.results.inbox.release()
 
     def close(self) -> None:
         """End the threads and connections of this process."""

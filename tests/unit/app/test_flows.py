@@ -124,7 +124,7 @@ def test_sweep_fails_what_no_node_took(world):
     for call in (late, taken):
         object.__setattr__(call, "deadline", 1005.0)
         world.results.claim(call, world.now)
-    world.results.mark_running(taken.call_id, world.now)
+    world.results.take(taken.call_id, world.now)
     assert sweep(world).run(1006) == 1
     assert world.results.load(late.call_id).envelope["result"]["kind"] == "unavailable"
     assert not world.results.load(taken.call_id).done

@@ -75,23 +75,21 @@ def test_stop_is_taken_in_any_state(running):
     assert running.sandboxes.get("s1").inflight == 0
 
 
-def test_take_and_mark(running):
+def test_take(running):
     call = running.call("r")
     assert running.results.take(call.call_id, 1000) is None
     running.results.claim(call, 1000)
     taken = running.results.take(call.call_id, 1001)
     assert (taken.state, taken.started, taken.body, taken.node) == (CallState.RUNNING, 1001.0, {"command": "x"}, "n1")
     assert running.results.take(call.call_id, 1002).started == 1001.0
-    assert running.results.mark_running(call.call_id, 1003)
     running.results.fail(call.call_id, Internal("no"), 1003)
     assert running.results.take(call.call_id, 1004) is None
-    assert not running.results.mark_running(call.call_id, 1004)
 
 
 def test_only_the_first_answer_counts_and_only_pending_spares_a_taken_call(running):
     call = running.call("r")
     running.results.claim(call, 1000)
-    running.results.mark_running(call.call_id, 1000)
+    running.results.take(call.call_id, 1000)
     assert not running.results.fail(call.call_id, Internal("late"), 1001, only_pending=True)
     assert running.results.complete(call.call_id, {"status": "Success"}, 1001)
     assert not running.results.fail(call.call_id, Internal("late"), 1001)
