@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import time
 import uuid
@@ -16,11 +17,16 @@ from app import running
 from app.processes import wait_for_redis
 from scripts import compat
 from scripts import engine as engines
-from tests.service_stack import MARKER, Stack, clean_environment, free_port, processes_with
+from tests.service_stack import MARKER, Stack, clean_environment, end_leftovers, free_port, processes_with
 
 LAYERS = ("unit", "eager", "service", "engine", "compat", "chaos")
 NODE_LABEL = "rock.node"
 """Label under which the deployments keep the node of a container; test nodes are called `test-<pid of the run>-…`."""
+
+
+def pytest_configure() -> None:
+    """End a run that is told to end (a time limit, a CI that is cancelled) as Ctrl-C would: with its fixtures' ends."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,13 +44,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run_id() -> str:
-    """Name of this run, inherited by all that it starts."""
-    return uuid.uuid4().hex
+    """Name of this run, inherited by all that it starts; begins with our pid, by which a later run knows it is over."""
+    return f"{os.getpid()}-{uuid.uuid4().hex}"
 
 
 @pytest.fixture(scope="session", autouse=True)
 def nothing_left(run_id: str) -> Iterator[None]:
     """Prove at the end that no process and no container of this run is left."""
+    end_leftovers()
     for container in _test_containers():
         if not Path(f"/proc/{_run_of(container)}").exists():  # Its run was killed.
             container.remove(force=True, v=True)

@@ -111,10 +111,9 @@ class Stack:
             return answer
 
 
-def processes_with(marker: str) -> list[str]:
-    """Return `pid command` of every living process that inherited the marker."""
-    wanted = f"{MARKER}={marker}".encode()
-    found = []
+def processes_of_tests() -> dict[Pid, str]:
+    """Return the living processes that any test run started, each with the name of its run."""
+    found = {}
     for folder in Path("/proc").iterdir():
         if not folder.name.isdigit():
             continue
@@ -123,6 +122,20 @@ def processes_with(marker: str) -> list[str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # Ended meanwhile, or not ours to look at.
-        if wanted in variables and running.start_time(int(folder.name)) is not None:
-            found.append(f"{folder.name} {command}")
+        runs = [one.partition(b"=")[2].decode() for one in variables if one.startswith(f"{MARKER}=".encode())]
+        started = running.start_time(int(folder.name))
+        if runs and started is not None:
+            found[Pid(command, int(folder.name), started)] = runs[0]
     return found
+
+
+def processes_with(run_id: str) -> list[str]:
+    """Return `pid command` of every living process of a test run."""
+    return [f"{process.pid} {process.name}" for process, run in processes_of_tests().items() if run == run_id]
+
+
+def end_leftovers() -> None:
+    """End what test runs left that were killed, supervisors first so that they end the rest in order."""
+    left = [process for process, run in processes_of_tests().items() if not Path(f"/proc/{run.split('-')[0]}").exists()]
+    left.sort(key=lambda process: "rock.cli" not in process.name)
+    running.end(tuple(left), 20.0)
