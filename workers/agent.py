@@ -13,7 +13,7 @@ from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, SandboxRecord, State
 from app.results import ResultStore
 from app.store import SandboxStore
-from rock.errors import Internal, RockError, SandboxGone, Unavailable, success
+from rock.errors import Internal, RockError, SandboxGone, success
 from workers.deployments.abstract import AbstractDeployment
 from workers.file_jobs import make_job
 from workers.relay import Relay
@@ -121,12 +121,6 @@ class NodeAgent:
         return record is not None and record.start_call == call.call_id and bool(record.container)
 
     def _submit(self, call: Call) -> None:
-        if call.deadline is not None and time.time() > call.deadline:
-            raise Unavailable(
-                "the node took the call after its deadline; it was not run",
-                sandbox_id=call.sandbox_id,
-                node=self.node_id,
-            )
         self.relay.submit(call.sandbox_id, make_job(call, READ_LIMIT), ask=call.created < self._born)
 
     def _take(self, call_id: str, work: Callable[[Call], None]) -> None:

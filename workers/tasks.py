@@ -25,13 +25,14 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
             NodeTask.TRANSFER: lifecycle.transfer,
             NodeTask.STATISTICS: lifecycle.statistics,
         }
+    # Not shared: Celery would announce them to every application of the process, and tests make many.
     for task, verb in verbs.items():
-        celery.task(_taking_a_call(verb), name=task.value)
+        celery.task(_taking_a_call(verb), name=task.value, shared=False)
 
     def run_sweep() -> None:
         sweep.run(time.time())
 
-    celery.task(run_sweep, name=SWEEP_TASK)
+    celery.task(run_sweep, name=SWEEP_TASK, shared=False)
 
 
 def _taking_a_call(verb: Callable[[str], None]) -> Callable[[str], None]:
