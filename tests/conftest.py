@@ -30,16 +30,15 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its layer, which is its folder, and run cheap layers first."""
+    """Mark each test with its layer, which is its folder where it has one of its own; run cheap layers first."""
     order = {layer: place for place, layer in enumerate(LAYERS, start=1)}
 
-    def layer_of(item: pytest.Item) -> str:
-        return item.path.relative_to(Path(__file__).parent).parts[0]
-
     for item in items:
-        if layer_of(item) in order:
-            item.add_marker(layer_of(item))
-    items.sort(key=lambda item: order.get(layer_of(item), 0))
+        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        if folder in order:
+            item.add_marker(folder)
+    # Tests of no layer (the architecture) first; scenarios carry the layer of the service they run on.
+    items.sort(key=lambda item: max((order.get(mark.name, 0) for mark in item.iter_markers()), default=0))
 
 
 @pytest.fixture(scope="session")
