@@ -51,7 +51,7 @@ BROAD = (
     # Borders: here a fault becomes an envelope.
     *("app.api.reply", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
-    *("workers", "workers.images", "workers.jobs", "workers.relay"),
+    *("workers", "workers.images", "workers.jobs", "workers.link"),
 )
 """Modules that may catch everything."""
 LATER = ("envhub", "metrics", "warmup")
