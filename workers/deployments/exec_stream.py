@@ -43,6 +43,7 @@ class EngineExec:
         self._source: Iterator[bytes] | None = iter(stdin or ())
         self._ended, self._kill, self._idle = ended, kill, idle
         self._closed = False
+        self._input_refused = False
 
     @property
     def stderr(self) -> bytes:
@@ -116,7 +117,10 @@ class EngineExec:
         except BlockingIOError:
             return unsent
         except (BrokenPipeError, ConnectionResetError):
-            self._source = None  # it closed its stdin, as `head` does: what it prints and how it ends still counts
+            self._source, self._input_refused = (
+                None,
+                True,
+            )  # it closed its stdin, as `head` does: what it prints and how it ends still counts
             return memoryview(b"")
         return unsent if unsent else memoryview(self._next_input())
 
@@ -126,7 +130,7 @@ class EngineExec:
         except BlockingIOError:
             return b""
         except OSError as error:
-            if self._source is not None:
+            if self._source is not None or self._input_refused:
                 return None  # Podman hangs up like this on input that nobody took: the exit code says what that means
             raise Unavailable(f"the container engine broke a file transfer: {error}") from error
 

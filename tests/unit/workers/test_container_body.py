@@ -1,5 +1,6 @@
 """What is asked of the engine for a sandbox: the hardening, in one place."""
 
+import os
 import resource
 
 import pytest
@@ -93,8 +94,6 @@ def test_a_host_name_is_what_dns_allows(given, made):
 
 
 def test_limits_stay_within_this_machines_and_the_engines():
-    import os
-
     limits = Ulimits.within(os.getpid())
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     assert 0 < limits.nofile <= 65536

@@ -1,0 +1,179 @@
+"""Deployments of every kind, and a hand on the main process of their sandboxes."""
+
+import contextlib
+import select
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import docker
+import pytest
+
+from scripts import images
+from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Stream
+from workers.deployments.container_body import Ulimits
+from workers.deployments.docker import DockerDeployment
+from workers.deployments.engine import Engine
+from workers.deployments.local import LocalDeployment
+from workers.deployments.wire import Endpoint
+from workers.images import Images
+from workers.keeper import BOOT_ARGV
+
+NODE = "test-deployments"
+LINES = b'while IFS= read -r line; do eval "$line"; done'
+"""What the tests give the boot loader in place of the keeper: it runs each line."""
+
+
+class Hand:
+    """Talks to the main process of a sandbox, line by line."""
+
+    def __init__(self, stream: Stream, fresh: bool = True) -> None:
+        self.stream = stream
+        if fresh:
+            self.send(b"KEEPER %d x\n%s" % (len(LINES), LINES))
+
+    def send(self, data: bytes) -> None:
+        """Send all of it."""
+        left, end = memoryview(data), time.monotonic() + 10
+        while left and time.monotonic() < end:
+            left = left[self.stream.send(left) :]
+        assert not left
+
+    def ask(self, line: str, seconds: float = 10.0) -> str:
+        """Run a line and return what it printed."""
+        mark = f"<{time.monotonic_ns()}>"
+        self.send(f"{line}\necho '{mark}'\n".encode())
+        said, end = b"", time.monotonic() + seconds
+        while mark.encode() not in said:
+            assert time.monotonic() < end, f"{line!r} is not done; so far {said!r}"
+            poller = select.poll()
+            poller.register(self.stream.fileno(), select.POLLIN)
+            poller.poll(100)
+            got = self.stream.receive()
+            assert got is not None, f"the stream ended after {said!r}"
+            said += got
+        return said.decode().removesuffix(f"{mark}\n")
+
+
+class Sandboxes:
+    """A deployment, the image to use with it, and the sandboxes a test made."""
+
+    def __init__(self, deployment: AbstractDeployment, image: str) -> None:
+        self.deployment, self.image = deployment, image
+        self._made: list[str] = []
+        self._streams: list[Stream] = []
+
+    def spec(self, **changes: object) -> ContainerSpec:
+        """Return the description of a new sandbox, which is removed after the test."""
+        self._made.append(f"t{time.monotonic_ns()}")
+        made = ContainerSpec(self._made[-1], self.image, cpus=1.0, memory_bytes=256 << 20, pids=300)
+        return replace(made, **changes)  # type: ignore[arg-type]
+
+    def start(self, **changes: object) -> str:
+        """Start a new sandbox; return its id."""
+        spec = self.spec(**changes)
+        assert self.deployment.start(spec).running
+        return spec.sandbox_id
+
+    def hand(self, sandbox_id: str, fresh: bool = True) -> Hand:
+        """Attach to a sandbox; `fresh`: its main process still waits for its script."""
+        self._streams.append(self.deployment.attach(sandbox_id))
+        return Hand(self._streams[-1], fresh)
+
+    def clear(self) -> None:
+        """Close what is open, remove what was made."""
+        for stream in self._streams:
+            stream.close()
+        for sandbox_id in self._made:
+            self.deployment.remove(sandbox_id)
+        self._streams, self._made = [], []
+
+
+def on_engine(url: str, name: str, node: str = NODE, cluster: str | None = None) -> DockerDeployment:
+    """Return a deployment on an engine, in a cluster of its own unless one is named."""
+    engine = Engine(Endpoint(url))
+    return DockerDeployment(
+        engine, Images(engine), cluster=cluster or f"test-{time.monotonic_ns()}", node=node, boot_argv=BOOT_ARGV,
+        ulimits=Ulimits.within(engine.endpoint.engine_pid()), name=name,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def podman_url(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Podman of the test's own, with one small image; skipped where Podman is not installed."""
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    folder = tmp_path_factory.mktemp("podman")
+    saved = folder / "image.tar"
+    with saved.open("wb") as file:
+        for chunk in engine.images.get(images.ALPINE).save(named=True):
+            file.write(chunk)
+    subprocess.run(["podman", "load", "-q", "-i", str(saved)], check=True, capture_output=True)
+    socket = folder / "podman.sock"
+    service = subprocess.Popen(
+        ["podman", "system", "service", "-t", "0", f"unix://{socket}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        end = time.monotonic() + 20
+        while not socket.exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        yield f"unix://{socket}"
+    finally:
+        service.terminate()
+        service.wait(10)
+
+
+@pytest.fixture(scope="session")
+def make(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], tuple[AbstractDeployment, str]]]:
+    """A function that returns the one deployment of a kind, and the image to use with it."""
+    made: dict[str, tuple[AbstractDeployment, str]] = {}
+
+    def get(kind: str) -> tuple[AbstractDeployment, str]:
+        if kind in made:
+            return made[kind]
+        if kind == "local":
+            made[kind] = local(tmp_path_factory.mktemp("local")), "any"
+        elif kind == "podman":
+            made[kind] = on_engine(request.getfixturevalue("podman_url"), kind), images.ALPINE
+        else:
+            made[kind] = on_engine(request.getfixturevalue("engine_url"), kind), images.PYTHON
+        return made[kind]
+
+    yield get
+    for deployment, _ in made.values():
+        deployment.close()
+
+
+def local(folder: Path, node: str = NODE) -> LocalDeployment:
+    """Return a deployment that keeps its sandboxes in `folder`."""
+    return LocalDeployment(folder, cluster="test", node=node, boot_argv=BOOT_ARGV, environ={})
+
+
+@pytest.fixture(params=["docker", "podman", "local"])
+def sandboxes(
+    request: pytest.FixtureRequest, make: Callable[[str], tuple[AbstractDeployment, str]]
+) -> Iterator[Sandboxes]:
+    """Every kind of deployment in turn."""
+    with contextlib.closing(_Cleared(*make(request.param))) as made:
+        yield made
+
+
+@pytest.fixture
+def containers(make: Callable[[str], tuple[AbstractDeployment, str]]) -> Iterator[Sandboxes]:
+    """The deployment on the machine's engine."""
+    with contextlib.closing(_Cleared(*make("docker"))) as made:
+        yield made
+
+
+class _Cleared(Sandboxes):
+    def close(self) -> None:
+        """End of the test: all is removed, and the deployment says so."""
+        self.clear()
+        assert list(self.deployment.list()) == []
