@@ -234,6 +234,9 @@ class DockerDeployment:
 
     def _start_again(self, spec: ContainerSpec, doing: Doing) -> ContainerState:
         """A container of this sandbox exists: an earlier attempt's, which a crash may have left created but not started."""
+        # An engine reserves the name some milliseconds before the container can be seen.
+        if not _wait_until(lambda: self.inspect(spec.sandbox_id).exists, 5.0):
+            raise StartFailed(f"sandbox {spec.sandbox_id}: another attempt to start it failed at the same time")
         state = self.inspect(spec.sandbox_id)
         if state.started_at and not state.running:
             raise AlreadyExists(f"sandbox {spec.sandbox_id} was started before and has ended; take another id")
