@@ -86,7 +86,7 @@ def test_a_hundred_thousand_lines_are_true(shell):
 
 
 def test_characters_are_whole_across_every_border(shell):
-    shell.write("f", "é漢😀x" * 100_000)
+    shell.write("~/f", "é漢😀x" * 100_000)
     output = shell.output("cat ~/f")
     assert hashlib.sha256(output.encode()).hexdigest() == hashlib.sha256(("é漢😀x" * 100_000).encode()).hexdigest()
     shell.run("rm ~/f")
@@ -97,5 +97,5 @@ def test_characters_are_whole_across_every_border(shell):
     ["$ ", "bash-5.2$ ", "data x 1 0 5 5", "done 0000000000 0 done", "\x1e0123456789 0\x1e", "EOF", "SHELLPS1PREFIX"],
 )
 def test_nothing_that_is_printed_is_taken_for_ours(shell, text):
-    shell.write("f", text + "\n")
+    shell.write("~/f", text + "\n")
     assert shell.output("cat ~/f; echo after; rm ~/f") == f"{text}\nafter"
