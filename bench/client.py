@@ -13,7 +13,7 @@ PREFIX = "/apis/envs/sandbox/v1"
 SESSION = "bench"
 POLL = 0.02
 """Seconds between two looks at a sandbox that is starting."""
-START_LIMIT = 300.0
+START_LIMIT = 120.0
 """Seconds that a start may take."""
 LEASE_MINUTES = 30
 """Idle lease of what is started: even a killed run leaves nothing for long."""
@@ -126,7 +126,7 @@ class Client:
 
     def execute(self, sandbox_id: str, *argv: str) -> str:
         """Run a process of its own; return its stdout. Raises BenchError when it did not exit with 0."""
-        result = self.post("/execute", {"sandbox_id": sandbox_id, "command": list(argv), "timeout": 100})
+        result = self.post("/execute", {"sandbox_id": sandbox_id, "command": list(argv), "timeout": 80})
         if result.get("exit_code") != 0:
             raise BenchError(f"execute {argv[0]} gave exit code {result.get('exit_code')}")
         return str(result["stdout"])
@@ -157,7 +157,7 @@ def run_body(sandbox_id: str, command: str) -> dict[str, Any]:
     """Return the body of a `/run_in_session`."""
     return {
         "action_type": "bash", "sandbox_id": sandbox_id, "session": SESSION, "command": command, "check": "silent",
-        "timeout": 100,
+        "timeout": 80,
     }  # fmt: skip
 
 

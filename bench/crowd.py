@@ -53,7 +53,7 @@ def _one_crowd(run: Run, server: Server, size: int) -> None:
         if up.usable:
             _load(run, server, up.usable, name)
         begin = time.perf_counter()
-        _stop_all(run, server)
+        stop_owned(server, run.say, run.plan.at_a_time)
         run.book.add(f"{name}.down", server.name, time.perf_counter() - begin)
 
 
@@ -118,22 +118,6 @@ def crowd(run: Run, server: Server, size: int, name: str) -> Iterator[Crowd]:
         yield Crowd(usable, time.perf_counter() - begin)
     finally:
         stop_owned(server, run.say)
-
-
-def _stop_all(run: Run, server: Server) -> None:
-    """Stop all that this run has on the server, several at a time."""
-
-    def stop(sandbox_id: str) -> None:
-        client = server.client()
-        try:
-            client.stop(sandbox_id)
-        except BenchError as error:
-            run.say(f"{server.name}: {error}")
-        finally:
-            client.close()
-
-    with ThreadPoolExecutor(run.plan.at_a_time) as pool:
-        list(pool.map(stop, sorted(server.owned)))
 
 
 def measure_memory(run: Run) -> None:

@@ -4,6 +4,7 @@ import random
 import string
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -172,16 +173,21 @@ def sandboxes(run: Run) -> Iterator[dict[str, tuple[Client, str]]]:
             stop_owned(server, run.say)
 
 
-def stop_owned(server: Server, say: Say) -> None:
-    """Stop all that this run has on a server; say what could not be stopped."""
-    client = server.client()
-    for sandbox_id in sorted(server.owned):
+def stop_owned(server: Server, say: Say, at_once: int = 8) -> None:
+    """Stop all that this run has on a server, several at a time; say what could not be stopped."""
+
+    def stop(sandbox_id: str) -> None:
+        client = server.client()
         try:
             client.stop(sandbox_id)
         except BenchError as error:
             say(f"{server.name}: {sandbox_id} could not be stopped ({error}); its lease ends it")
             server.owned.discard(sandbox_id)
-    client.close()
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(at_once) as pool:
+        list(pool.map(stop, sorted(server.owned)))
 
 
 def _time(run: Run, places: dict[str, tuple[Client, str]], name: str, meaning: str, count: int, take: Take) -> None:

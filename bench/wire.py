@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 RECEIVE = 1 << 18
 """Bytes asked of the socket at once."""
-TIMEOUT = 120.0
+TIMEOUT = 90.0
 """Seconds without a byte after which a request counts as failed."""
 
 
