@@ -140,6 +140,11 @@ class RunJob(Job):
         """Return the line that the session's shell sources."""
         return scripts.run(self.action.command)
 
+    def frames(self) -> Iterator[bytes]:
+        """Yield the frames that submit the command."""
+        flag = scripts.run_flag(self.action.command)
+        return protocol.submit(self.verb, self.id, self.target, self.script(), flag=flag)
+
     def answer(self, outcome: Outcome) -> object:
         """Return a BashObservation. Raises CommandFailed, SessionEnded, CommandTimeout or Cancelled."""
         output, code = outcome.stdout.text(strip_newline=True), outcome.exit_code

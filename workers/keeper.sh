@@ -16,7 +16,7 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT
+declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
@@ -24,11 +24,12 @@ STALE=() KEPT=()
 # could only delay the next command: nobody sees a prompt. Sourced again (see k_dispatch) it does nothing.
 FIN='\\builtin set -- "$?"
 \\builtin printf "\\036%s %%s\\036" "$1" >|%q
+\\exec >/dev/null 2>&1
 \\builtin jobs -p >|%q
 \\builtin unset PROMPT_COMMAND
 { \\builtin export -p; \\builtin printf "builtin cd %%q\\n" "$PWD"; } >|%q
 \\builtin printf "builtin return %%s\\n" "$1" >|%q
-\\builtin printf "d %s %%s\\n" "$1" >|%q
+\\builtin printf "d %s %%s %%s\\n" "$1" "$-" >|%q
 \\builtin return "$1"
 '
 
@@ -37,7 +38,7 @@ FIN='\\builtin set -- "$?"
 # Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
 k_detach() {
   local fd
-  for fd in "${OUT[@]}" "${S_IN[@]}" "$SPARE_W" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
   trap - HUP INT TERM PIPE CHLD
 }
 
@@ -93,6 +94,7 @@ k_pause() { read -r -t "$1" -u "$NEVER"; }
 # Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
 k_emit() {
   local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
+  WHOLE='' # set when all that the command printed was there and is sent
   if ((off == 0)); then
     while :; do
       IFS= read -r -N $INLINE x <"$f"
@@ -101,7 +103,8 @@ k_emit() {
       mapfile -d '' a <"$f" || a=("$x")
       x="${a[*]: -1}"
       # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question.
-      if [[ $5 != final || $x == *$'\036'"$1"* ]] || ((++tries > 60)); then
+      [[ $x == *$'\036'"$1 "* ]] && WHOLE=1
+      if [[ $WHOLE || $5 != final ]] || ((++tries > 60)); then
         k_inline "$1" "$2"
         return
       fi
@@ -152,8 +155,11 @@ k_keep() {
 
 # Forget call $1: the host has stored its result.
 k_forget() {
-  local s=${SLOT[$1]}
-  if [[ $s ]]; then
+  local s=${SLOT[$1]} key=${KEY[$1]}
+  if [[ $s && $key && ${S_SLOT[$key]} == "$s" ]]; then
+    : >"$R/1.$s" # the writer appends: from the start again
+    S_USED[$key]=''
+  elif [[ $s ]]; then
     : >"$R/1.$s"
     STALE+=("$R/1.$s")
     [[ -e $R/2.$s ]] && : >"$R/2.$s" && STALE+=("$R/2.$s")
@@ -178,7 +184,7 @@ k_session() {
   unset "S_IN[$key]"
   k_detach
   set -m
-  ( k_fresh; exec {EV}>&-; exec bash --noprofile --norc -i ) <&"$in" {in}>&- >/dev/null 2>&1 &
+  ( k_fresh; exec {EV}>&-; exec bash --noprofile --norc --noediting -i ) <&"$in" {in}>&- >/dev/null 2>&1 &
   pid=$!
   set +m # with job control on, `wait` would return when the shell is only stopped
   printf 'p %s %s %s\n' "$key" "$pid" "$gen" >&"$EV"
@@ -198,24 +204,66 @@ k_open() {
   printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
 }
 
+# Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
+# else the spare one. A pipe of its own for each command keeps late output of background jobs out of later answers; its writer costs two forks.
+k_pipe() {
+  [[ ${S_W[$1]} && ! ${S_USED[$1]} ]] || k_drop_pipe "$1"
+  if [[ ! ${S_W[$1]} ]]; then
+    [[ $SPARE_W ]] || k_spare
+    S_W[$1]=$SPARE_W S_SLOT[$1]=$SPARE_SLOT SPARE_W='' WANT_SPARE=1
+  fi
+  k_pids
+  S_PIDS[$1]=" ${PIDS[*]} "
+}
+
+# Let go of the session's pipe. Its writer ends when all that still hold it do; the file goes with the call that used it.
+k_drop_pipe() {
+  local w=${S_W[$1]}
+  [[ $w ]] || return
+  exec {w}>&-
+  [[ ${S_USED[$1]} ]] || STALE+=("$R/1.${S_SLOT[$1]}")
+  unset "S_W[$1]" "S_SLOT[$1]" "S_USED[$1]"
+}
+
+# Drop the pipe of session $1 if its last command left a process behind that may hold it.
+k_check_pipe() {
+  local pid
+  k_pids
+  [[ " ${PIDS[*]} " == "${S_PIDS[$1]}" ]] && return
+  for pid in "${PIDS[@]}"; do
+    [[ ${S_PIDS[$1]} == *" $pid "* ]] || { k_drop_pipe "$1"; return; }
+  done
+}
+
+# All processes there are, in PIDS.
+k_pids() {
+  set +f
+  PIDS=(/proc/[0-9]*)
+  set -f
+}
+
 # Hand call $2 to the idle shell of session $1.
 k_dispatch() {
   local key=$1 id=$2 w
-  [[ $SPARE_W ]] || k_spare
-  if ! printf ' </dev/null >/proc/%s/fd/%s 2>&1\n' "$K" "$SPARE_W" >>"$R/p.$id"; then
+  k_pipe "$key"
+  w=${S_W[$key]}
+  if ! printf ' </dev/null >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >>"$R/p.$id"; then
+    STATE[$id]=''
     printf 'reject %s nospace\n' "$id"
     return 1
   fi
-  w=$SPARE_W
   if [[ ${S_KEPT[$key]} ]]; then
     k_forget "${S_KEPT[$key]}"
     unset "S_KEPT[$key]"
   fi
-  SLOT[$id]=$SPARE_SLOT OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id SPARE_W=''
+  SLOT[$id]=${S_SLOT[$key]} OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id S_USED[$key]=1
   k_uptime
   TICK[$id]=$UP
   printf "$FIN" "$id" "/proc/$K/fd/$w" "$R/j.$key" "$R/e.$key" "$R/f.$id" "$id" "/proc/$K/fd/$EV" >"$R/f.$id"
   # On one line, so that no prompt comes between; the second line is for a command whose interrupt dropped the rest of the first.
+  # What an EXIT trap prints comes after all redirections of the command are undone: for it the shell's own output is the pipe, too. Not under `set -x`,
+  # which would trace our lines into it.
+  [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >&"${S_IN[$key]}"
   printf '\\builtin . %q; \\builtin . %q -\n\\builtin . %q -\n' "$R/p.$id" "$R/f.$id" "$R/f.$id" >&"${S_IN[$key]}"
   printf 'start %s 0\n' "$id"
 }
@@ -232,21 +280,48 @@ k_next() {
 
 # The shell of session $1 ended with $2: so did its running call; the waiting ones never ran.
 k_shell_ended() {
-  local key=$1 id=${S_BUSY[$1]} in=${S_IN[$1]} w
+  local key=$1 id=${S_BUSY[$1]} in=${S_IN[$1]} w line again=''
   [[ $in ]] || return
-  if [[ $id ]]; then
+  while [[ $id ]] && read -t 0 -u "$in" && IFS= read -r -t 0.1 -u "$in" line; do
+    # Not a word of it was read: the shell was about to end for what came before (`set -t`), and a new one will run it.
+    [[ $line == '\builtin . '*"/p.$id; "* ]] && again=$id
+  done
+  if [[ $again ]]; then
+    unset "OUT[$id]"
+    STATE[$id]=queued
+    mapfile -d '' w <"$R/p.$id"
+    printf %s "${w[0]%' </dev/null >/proc/'*}" >"$R/p.$id" # where its output goes is decided anew
+    w=''
+  elif [[ $id ]]; then
     w=${OUT[$id]}
     printf '\036%s %s\036' "$id" "$2" >&"$w"
     if [[ ${KILLING[$id]} && ! ${HELD[$id]} ]]; then k_hold "$id" "$2" ended; else k_finish "$id" "$2" ended; fi
   fi
-  for w in ${S_QUEUE[$key]}; do
-    STATE[$w]=''
-    printf 'reject %s ended\n' "$w"
-  done
+  if [[ ! $again ]]; then
+    for w in ${S_QUEUE[$key]}; do
+      STATE[$w]=''
+      printf 'reject %s ended\n' "$w"
+    done
+  fi
+  again+="${again:+ }${S_QUEUE[$key]}"
   exec {in}>&-
+  k_drop_pipe "$key"
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   S_ENDED[$key]=$2
   printf 'ended %s %s\n' "$key" "$2"
+  if [[ $again && ${STATE[${again%% *}]} == queued ]]; then
+    k_reopen "$key" "${again%% *}"
+    S_QUEUE[$key]=$again
+    k_next "$key"
+  fi
+}
+
+# Open session $1 again after its shell ended, with the folder and the exported variables that the last whole command left; call $2 says so.
+k_reopen() {
+  k_open "$1"
+  printf '. %q\n' "$R/e.$1" >&"${S_IN[$1]}"
+  printf 'reopened %s %s\n' "$2" "${S_ENDED[$1]}"
+  unset "S_ENDED[$1]"
 }
 
 # Call $1 has ended, but its killer is still at work: the answer, and the next command, wait until it has looked for the last time.
@@ -259,6 +334,9 @@ k_hold() {
 k_done() {
   local key=${KEY[$1]}
   k_finish "$1" "$2" "$3"
+  if [[ $3 == done && $key ]]; then
+    if [[ $WHOLE && ! ${KILLING[$1]} ]]; then k_check_pipe "$key"; else k_drop_pipe "$key"; fi
+  fi
   if [[ $3 == done && $key && ${S_BUSY[$key]} == "$1" ]]; then
     S_BUSY[$key]=''
     k_next "$key"
@@ -275,9 +353,7 @@ k_finish() {
     ((OOM_NOW > OOM_SEEN)) && OOM[$id]=oom
     OOM_SEEN=$OOM_NOW
   fi
-  [[ $w ]] && exec {w}>&-
   unset "OUT[$id]"
-  [[ $SPARE_W ]] || WANT_SPARE=1
   k_report "$id"
 }
 
@@ -420,9 +496,7 @@ k_submit() {
     [[ ${S_IN[$key]} ]] && { printf 'reject %s exists\n' "$id"; return; }
     k_open "$key"
   elif [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]]; then
-    k_open "$key"
-    printf '. %q\n' "$R/e.$key" >&"${S_IN[$key]}"
-    printf 'reopened %s %s\n' "$id" "${S_ENDED[$key]}"
+    k_reopen "$key" "$id"
   fi
   unset "S_ENDED[$key]"
   [[ ${S_IN[$key]} ]] || { printf 'reject %s nosession\n' "$id"; return; }
@@ -467,12 +541,14 @@ k_handle() {
   local key
   [[ $2 ]] || return # an empty subscript is an error that bash leaves every function for
   case $1 in
-    d) if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
+    d) [[ $4 == *x* ]] && S_TRACE[${KEY[$2]:--}]=1 || unset "S_TRACE[${KEY[$2]:--}]"
+       if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
     q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 ;;
     c) CHILD[$2]=$3 ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
+      [[ $4 == trap ]] && S_TRAP[$3]=1
       if [[ $5 == nospace ]]; then printf 'reject %s nospace\n' "$2"; else k_submit "$1" "$2" "$3"; fi ;;
     READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || printf 'data %s %s %s 0 0\n' "$2" "$3" "$4" ;;
     KILL) k_cancel "$2" ;;
@@ -531,7 +607,9 @@ k_feed() {
       f=$R/p.$id
       [[ $verb == PUT ]] && f=$R/$a.$id
       [[ $verb == KEEPER ]] && f=/dev/null # this keeper is already running
-      k_payload "$f" "$b" "$n" || bad=nospace
+      x=-
+      [[ $verb == PUT ]] && x=$b
+      k_payload "$f" "$x" "$n" || bad=nospace
       IFS= read -r x
       [[ $x ]] && continue
     fi

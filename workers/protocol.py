@@ -7,7 +7,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     SYNC token - - 0 .      answered by `sync token`: what came before it is old
     PUT id p|i offset n .   payload in parts: `p` the script, `i` the stdin of call id; offset `bN` when the bytes may hold NUL
     OPEN id session - n .   new session; its first call is the payload
-    RUN id session - n .    payload: a line for the session's shell
+    RUN id session -|trap n .  payload: a line for the session's shell; `trap`: it may set an EXIT trap, whose output counts
     EXEC id pipe|file - n . payload: a script for a fresh subshell
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
     ASK id - - 0 .          what is known of a call: `unknown`, or the event of its state again
@@ -68,15 +68,15 @@ def put(id: str, kind: str, data: bytes) -> Iterator[bytes]:
         yield frame("PUT", id, kind, f"{binary}{offset}", data[offset : offset + MAX_PAYLOAD])
 
 
-def submit(verb: str, id: str, a: str, script: bytes, stdin: bytes | None = None) -> Iterator[bytes]:
+def submit(verb: str, id: str, a: str, script: bytes, stdin: bytes | None = None, flag: str = "-") -> Iterator[bytes]:
     """Yield the frames of an OPEN, RUN or EXEC with its script (no NUL) and, for EXEC, its standard input."""
     if stdin:
         yield from put(id, "i", stdin)
     if len(script) <= MAX_PAYLOAD:
-        yield frame(verb, id, a, "-", script)
+        yield frame(verb, id, a, flag, script)
     else:
         yield from put(id, "p", script)
-        yield frame(verb, id, a)
+        yield frame(verb, id, a, flag)
 
 
 def boot(script: bytes, token: str, *, fresh: bool) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from shlex import quote
 
@@ -16,6 +17,8 @@ IS_FOLDER, NO_FILE, NO_ACCESS, NO_WRITE = 64, 65, 66, 67
 # One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 ARGUMENT_LIMIT = 100_000
 
+_EXIT_TRAP = re.compile(r"\btrap\b.*\b(EXIT|0)\b", re.DOTALL)
+
 BASH = "bash --noprofile --norc"
 
 
@@ -26,6 +29,11 @@ def run(command: str) -> bytes:
     NUL bytes are dropped, as bash does when it reads a script.
     """
     return b"\\builtin eval -- " + _bytes(quote(command.replace("\0", "") + "\n"))
+
+
+def run_flag(command: str) -> str:
+    """Return the flag of a RUN frame: `trap` when the command may set an EXIT trap, whose output needs care, else `-`."""
+    return "trap" if _EXIT_TRAP.search(command) else "-"
 
 
 def session(request: CreateBashSessionRequest) -> bytes:

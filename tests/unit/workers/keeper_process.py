@@ -105,7 +105,8 @@ class Keeper:
     ) -> None:
         """Submit a script under the id `call`: a text as the service would, bytes as they are."""
         text = script if isinstance(script, bytes) else script.encode() if verb == "EXEC" else scripts.run(script)
-        self.send(protocol.submit(verb, call, target, text, stdin))
+        flag = scripts.run_flag(script) if verb == "RUN" and isinstance(script, str) else "-"
+        self.send(protocol.submit(verb, call, target, text, stdin, flag))
 
     def run(self, script: str | bytes, session: str = "s", verb: str = "RUN", stdin: bytes | None = None) -> Answer:
         """Submit a script, and return its answer once it is whole and acknowledged."""
