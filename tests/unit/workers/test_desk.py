@@ -191,7 +191,6 @@ def test_a_new_stream_asks_for_all_in_hand_and_starts_its_output_afresh(world):
     assert world.answers[-1][1]["result"]["output"] == "old part and new"
 
 
-# FAILS: a call whose answer waits to be stored is answered a second time.
 def test_when_the_sandbox_is_gone_all_in_hand_are_told(world):
     jobs = [submitted(world, run(number=number)) for number in (1, 2, 3)]
     world.hear_output(jobs[0], b"hi")

@@ -142,7 +142,6 @@ def comparable(data: bytes) -> list[bytes]:
 noise = st.text(st.sampled_from(list("echo e  \n\t'\"\\$`(){}[]|;#!*?=%^,:@-+0123é\r\x1b\x1e")), max_size=60)
 
 
-# FAILS: a last backslash is printed instead of joining the line with nothing.
 @pytest.mark.parametrize("script", ["-0", "-x echo a", "--", "-", "echo a \\", "\\"])
 def test_text_at_the_border_of_a_command_is_what_it_is_in_a_script(shell, script):
     answer, direct = shell.run(script), directly(shell, script, joined=True)
