@@ -1,5 +1,6 @@
 """A session is bash, and nothing of ours shows: the S rows of the catalogue of faults."""
 
+import random
 import threading
 import time
 
@@ -117,16 +118,12 @@ def test_S16_a_background_child_does_not_hold_the_call(shell):
 
 
 def test_S18_closing_frees_the_name_and_ends_the_children(shared):
-    box = shared.open()
-    box.run("sleep 91919 &")
+    box, long = shared.open(), str(random.randrange(10**6, 10**8))
+    box.run(f"sleep {long} &")
     assert box.close().ok
-    assert not box.close().ok or box.close().result["code"] == 4000
-    until(
-        lambda: (
-            shared.execute("cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep 9191[9]'").result["stdout"]
-            == "0\n"
-        )
-    )
+    box.close().failed(4000, box.session, kind="not_found")
+    count = f"cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c 'sleep {long[:-1]}[{long[-1]}]'"
+    until(lambda: shared.execute(count).result["stdout"] == "0\n", 10, "the end of the child")
     assert box.post("/create_session", session=box.session).ok
     box.close()
     shared.post("/close_session", session="never").failed(4000, "never", kind="not_found")

@@ -1,5 +1,6 @@
 """A command ends at its time with what it printed, and nobody else notices: the T rows of the catalogue of faults."""
 
+import random
 import threading
 import time
 import uuid
@@ -8,7 +9,13 @@ import pytest
 
 from tests.wire import until
 
-PYTHON = "python3 -c 'import signal, time; signal.signal(2, lambda *a: 0); print(1, flush=True); time.sleep(98765)'"
+PYTHON = "python3 -c 'import signal, time; signal.signal(2, lambda *a: 0); print(1, flush=True); time.sleep(LONG)'"
+
+
+@pytest.fixture
+def long():
+    """A time in seconds that no other process of the machine sleeps: it tells the test's processes."""
+    return str(random.randrange(10**6, 10**8))
 
 
 def running(box, word):
@@ -33,22 +40,22 @@ def test_T03_the_session_and_its_state_stay(shell):
 @pytest.mark.parametrize(
     "script",
     [
-        "trap '' INT TERM; sleep 98765",
-        "setsid sleep 98765",
+        "trap '' INT TERM; sleep LONG",
+        "setsid sleep LONG",
         PYTHON,
-        "(trap '' INT TERM; while :; do sleep 98765; done)",
-        "sleep 98765 & kill -STOP $!; wait",
-        "yes > /dev/null",
-        "bash -c 'bash -c \"sleep 98765; :\"; :'",
+        "(trap '' INT TERM; while :; do sleep LONG; done)",
+        "sleep LONG & kill -STOP $!; wait",
+        "sleep LONG | yes > /dev/null",
+        "bash -c 'bash -c \"sleep LONG; :\"; :'",
     ],
 )
-def test_T04_all_that_the_command_started_is_ended(shell, script):
+def test_T04_all_that_the_command_started_is_ended(shell, script, long):
     begun = time.monotonic()
-    shell.run(script, timeout=0.5).failed(6000, kind="command_timeout")
+    shell.run(script.replace("LONG", long), timeout=0.5).failed(6000, kind="command_timeout")
     assert time.monotonic() - begun < 6
     shell.run("trap - INT TERM")
     assert shell.output("echo ok") == "ok"
-    until(lambda: running(shell, "98765") == 0, 10, "the end of the children")
+    until(lambda: running(shell, long) == 0, 10, "the end of the children")
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", 1e12, True])
@@ -86,19 +93,19 @@ def test_T09_a_retry_after_a_lost_connection_runs_nothing_twice(shell):
     assert shell.output("cat evidence") == "run"
 
 
-def test_the_same_limit_holds_for_one_off_commands(shell):
-    result = shell.execute("echo out; echo err >&2; sleep 98765", shell=True, timeout=0.5).failed(
+def test_the_same_limit_holds_for_one_off_commands(shell, long):
+    result = shell.execute(f"echo out; echo err >&2; sleep {long}", shell=True, timeout=0.5).failed(
         6000, kind="command_timeout"
     )
     assert result["exit_code"] == 124 and result["stdout"] == "out\n" and result["stderr"] == "err\n"
-    until(lambda: running(shell, "98765") == 0, 10, "the end of the child")
+    until(lambda: running(shell, long) == 0, 10, "the end of the child")
 
 
-def test_a_running_call_is_cancelled(shell):
+def test_a_running_call_is_cancelled(shell, long):
     request = f"r-{uuid.uuid4().hex}"
-    begun = shell.run("echo a; sleep 98765", request_id=request, wait=0)
+    begun = shell.run(f"echo a; sleep {long}", request_id=request, wait=0)
     assert begun.ok and begun.result["request_id"] == request and begun.result["state"] in ("pending", "running")
-    until(lambda: running(shell, "98765") == 1, 10, "the command")
+    until(lambda: running(shell, long) == 1, 10, "the command")
     assert shell.api.post(f"/results/{request}/cancel").ok
     result = shell.api.get(f"/results/{request}", wait=10).failed(6000, kind="cancelled")
     assert result["output"] == "a"
