@@ -24,9 +24,9 @@ log = logging.getLogger(__name__)
 _STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _WATCHED = (*_STOPS, signal.SIGCHLD)
 _PR_SET_PDEATHSIG = 1
-_FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0
-# A process that lived this long was healthy: its next restart is quick again.
-_HEALTHY_SECONDS = 30.0
+_FIRST_DELAY, _LONGEST_DELAY = 0.05, 30.0
+# A process that lived this long, or was killed from outside, did not fail by itself: its next restart is quick again.
+_HEALTHY_SECONDS = 10.0
 
 
 class StartFailed(Exception):
@@ -153,7 +153,7 @@ class Supervisor:
             if child.popen is None or child.restart_at is not None or not _wait_end(child.popen, 0):
                 continue
             code = _collect(child.popen)
-            if time.monotonic() - child.started > _HEALTHY_SECONDS:
+            if code < 0 or time.monotonic() - child.started > _HEALTHY_SECONDS:
                 child.delay = _FIRST_DELAY
             log.error("%s %s; starting it again in %.1f s", child.process.name, _how(code), child.delay)
             child.restart_at = time.monotonic() + child.delay

@@ -9,8 +9,8 @@ from importlib import resources
 BOOT = 'while IFS=" " read -r v n _; do [ "$v" = KEEPER ] && IFS= read -r -N "$n" s && eval "$s"; done'
 """Waits for the `KEEPER` frame and becomes what it carries."""
 
-BOOT_ARGV = ["bash", "--noprofile", "--norc", "-c", BOOT, "rock-keeper"]
-"""Main process of every sandbox; needs bash and nothing else of the image."""
+BOOT_ARGV = ["bash", "--noprofile", "--norc", "-p", "-c", BOOT, "rock-keeper"]
+"""Main process of every sandbox; needs bash and nothing else of the image. `-p`: no BASH_ENV, SHELLOPTS or functions of the image's environment."""
 
 
 def script() -> bytes:

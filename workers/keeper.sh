@@ -200,8 +200,9 @@ k_open() {
   k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
   # The traps are how k_kill makes the shell drop the rest of a command. Two, used in turn: bash takes the one that was left by an interrupt for still
-  # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets.
-  printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
+  # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets. An interrupted
+  # bash prints a newline on stderr, which is not the command's.
+  printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\exec 2>/dev/null; \\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
 }
 
 # Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
@@ -418,11 +419,14 @@ k_victims() {
       if [[ ${ppid[p]} == "$root" ]] && { [[ ${old[$p]} ]] || ((born[p] < tick)); }; then continue; fi
       in_tree[$p]=1 more=1
       V+=("$p")
+      SEEN[$p]=${born[p]}
     done
   done
   for p in "${pids[@]}"; do
     [[ ${in_tree[$p]} ]] && continue
-    [[ $pipe && (/proc/$p/fd/1 -ef $pipe || /proc/$p/fd/2 -ef $pipe) ]] && V+=("$p")
+    [[ $pipe && (/proc/$p/fd/1 -ef $pipe || /proc/$p/fd/2 -ef $pipe) ]] || continue
+    V+=("$p")
+    SEEN[$p]=${born[p]}
   done
   set -f
 }
@@ -432,17 +436,33 @@ k_victims() {
 # ignores it when the child it waits for does not die of SIGINT itself, and goes on. When nothing helps, the shell is killed.
 # Without a shell, $3 is the main process of a one-off command and a victim too. The next command waits for the `q` at the end.
 k_kill() {
-  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round=0 i root=${2:-$3} V=()
+  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round=0 trapped='' i p s root=${2:-$3} V=()
+  local -A told=() SEEN=()
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
   for sig in INT INT TERM TERM KILL KILL KILL KILL; do
     [[ $shell ]] && kill -STOP "$shell"
     k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
     [[ $child ]] && V+=("$child")
     [[ $sig == KILL ]] && k_freeze "$root" "$id" "$pipe"
-    ((${#V[@]})) && kill -"$sig" "${V[@]}" && kill -CONT "${V[@]}"
+    for p in "${V[@]}"; do
+      [[ ${told[$sig$p]} ]] || kill -"$sig" "$p" # once: a handler that is at work is not disturbed
+      told[$sig$p]=1
+    done
+    ((${#V[@]})) && kill -CONT "${V[@]}"
+    [[ $sig == KILL ]] && k_thaw
     if [[ $shell ]]; then
-      ((round == 0)) && kill -"$stop" "$shell"
-      ((round == 6)) && kill -INT "$shell" # the trap is gone
+      # With a foreground child the shell waits, and its trap will run at a safe point. Without one it is in a loop or a builtin of its own, where SIGINT
+      # does, and a trap might crash it; or its command is over and it reports already.
+      if ((${#V[@]} && round < 2)); then
+        [[ $trapped ]] || kill -"$stop" "$shell"
+        trapped=1
+      elif ((round == 0)) && ! k_marked "$id"; then
+        kill -INT "$shell"
+      elif ((round == 2)) && [[ ! $trapped ]]; then
+        kill -"$stop" "$shell" # it ignores INT
+      elif ((round == 6)); then
+        kill -INT "$shell" # the trap is gone
+      fi
       kill -CONT "$shell"
     fi
     for ((i = 0; i < 8; i++)); do
@@ -452,25 +472,69 @@ k_kill() {
     ((++round))
   done
   [[ $shell && ! -e $R/k.$id ]] && kill -KILL "$shell"
-  if [[ $shell ]]; then k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"; fi
-  ((${#V[@]})) && kill -KILL "${V[@]}"
+  k_freeze "$root" "$id" "$pipe"
+  for p in "${!SEEN[@]}"; do # those too that lost their parent meanwhile
+    IFS= read -r s <"/proc/$p/stat" || continue
+    set -- ${s##*) }
+    [[ ${20} == "${SEEN[$p]}" ]] && kill -KILL "$p"
+  done
+  k_thaw
   printf 'q %s\n' "$id" >&"$EV"
 }
 
-# Stop all victims until no new one appears: a tree that forks faster than it is killed cannot grow while it is stopped.
+# Is the end mark of call $1 in its output?
+k_marked() {
+  local x
+  IFS= read -r -N $INLINE x <"$R/1.${SLOT[$1]}"
+  [[ $x == *$'\036'"$1 "* ]]
+}
+
+# Stop all victims, also those that fork faster than they are found or hand over to a successor and end. In a container one signal stops all at once but
+# PID 1 and us, and what is not meant goes on afterwards (k_thaw); elsewhere victims are stopped until several looks find no new one.
 k_freeze() {
-  local n=-1
-  while ((${#V[@]} > n)); do
-    n=${#V[@]}
-    kill -STOP "${V[@]}"
+  local p clean=0
+  local -A stopped=()
+  if [[ $K == 1 ]]; then
+    k_asleep
+    kill -STOP -1
     k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
     [[ $child ]] && V+=("$child")
+    return
+  fi
+  while ((clean++ < 5)); do
+    k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
+    [[ $child ]] && V+=("$child")
+    for p in "${V[@]}"; do
+      [[ ${stopped[$p]} ]] && continue
+      kill -STOP "$p" && clean=0
+      stopped[$p]=1
+    done
+    k_pause 0.002
   done
+}
+
+# Note which processes are stopped by the user's own will, in ASLEEP.
+k_asleep() {
+  local p s
+  ASLEEP=()
+  set +f
+  for p in /proc/[0-9]*; do
+    { IFS= read -r s <"$p/stat"; } 2>/dev/null && [[ ${s##*) } == T* ]] && ASLEEP+=("${p#/proc/}")
+  done
+  set -f
+}
+
+# Let go on what k_freeze stopped in a container, but for what was stopped before.
+k_thaw() {
+  [[ $K == 1 ]] || return
+  kill -CONT -1
+  ((${#ASLEEP[@]})) && kill -STOP "${ASLEEP[@]}"
 }
 
 # Close session $1: its shell and everything below it.
 k_close() {
   local key=$1 pid=${S_PID[$1]} V=()
+  local -A SEEN=()
   [[ $pid ]] || return
   kill -STOP "$pid"
   k_victims "$pid" 0 '' ''
@@ -525,6 +589,8 @@ k_cancel() {
     running)
       [[ ${KILLING[$id]} ]] && return
       KILLING[$id]=1
+      # What is to be killed has not told its pid yet: k_handle comes back here when it does.
+      [[ ${CHILD[$id]} || ( $key && ${S_PID[$key]} ) ]] || { KILLING[$id]=early; return; }
       if [[ $STOP_SIGNAL == RTMAX ]]; then STOP_SIGNAL=RTMAX-1; else STOP_SIGNAL=RTMAX; fi
       k_kill "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL" &
       ;;
@@ -536,16 +602,24 @@ k_cancel() {
   esac
 }
 
+# Do now what k_cancel had to put off for call $1.
+k_kill_early() {
+  [[ $1 && ${KILLING[$1]} == early ]] || return
+  KILLING[$1]=''
+  k_cancel "$1"
+}
+
 # One line from the feeder (upper case) or from a child (lower case).
 k_handle() {
   local key
   [[ $2 ]] || return # an empty subscript is an error that bash leaves every function for
   case $1 in
-    d) [[ $4 == *x* ]] && S_TRACE[${KEY[$2]:--}]=1 || unset "S_TRACE[${KEY[$2]:--}]"
+    d) [[ ${KILLING[$2]} == early ]] && KILLING[$2]=''
+       [[ $4 == *x* ]] && S_TRACE[${KEY[$2]:--}]=1 || unset "S_TRACE[${KEY[$2]:--}]"
        if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
     q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
-    p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 ;;
-    c) CHILD[$2]=$3 ;;
+    p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;
+    c) CHILD[$2]=$3; k_kill_early "$2" ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
       [[ $4 == trap ]] && S_TRAP[$3]=1

@@ -207,10 +207,15 @@ class NodeLifecycle:
             raise BadRequest(
                 f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus"
             )
+        options = docker_args.parse(request.docker_args, self._policy)
+        if options.user:
+            raise BadRequest("docker_args: --user is not supported by this version", field="docker_args")
+        # A node may promise more CPUs than it has (overcommit); a container cannot be given more than there are.
+        cpus = min(request.limit_cpus or request.cpus, self._config.node.cpus)
         return ContainerSpec(
-            sandbox_id=call.sandbox_id, image=request.image, cpus=request.limit_cpus or request.cpus,
+            sandbox_id=call.sandbox_id, image=request.image, cpus=cpus,
             memory_bytes=request.memory_bytes(), pids=runtime.pids_limit, disk_bytes=request.disk_bytes(),
-            tmpfs_bytes=runtime.tmpfs_size, env=request.env, options=docker_args.parse(request.docker_args, self._policy),
+            tmpfs_bytes=runtime.tmpfs_size, env=request.env, options=options,
             runtime=request.runtime or ("kata" if request.use_kata_runtime else None), network=runtime.network,
         )  # fmt: skip
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+MARK_SPACE = 32
+"""Bytes that the end mark of a stream may take; they do not count against a limit."""
+
 
 class Collected:
     """One stream of one call, in the order it arrives, until the mark that ends it.
@@ -46,7 +49,7 @@ class Collected:
         if (
             self.exit_code is None
             and not self._tail_start
-            and self.total > self._limit
+            and self.total > self._limit + MARK_SPACE
             and len(current) >= self._limit // 2
         ):
             del current[self._limit // 2 :]

@@ -17,7 +17,7 @@ IS_FOLDER, NO_FILE, NO_ACCESS, NO_WRITE = 64, 65, 66, 67
 # One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 ARGUMENT_LIMIT = 100_000
 
-_EXIT_TRAP = re.compile(r"\btrap\b.*\b(EXIT|0)\b", re.DOTALL)
+_EXIT_TRAP = re.compile(r"""\btrap\b.*[\s'"](EXIT|0)\s*($|[;&|)}])""", re.DOTALL | re.MULTILINE)
 
 BASH = "bash --noprofile --norc"
 
