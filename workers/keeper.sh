@@ -21,7 +21,7 @@ STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
-# could only delay the next command: nobody sees a prompt. Sourced again (see k_dispatch) it does nothing.
+# could only delay the next command: nobody sees a prompt. Sourced again (see k_remind) it does nothing.
 FIN='\\builtin set -- "$?"
 \\builtin printf "\\036%s %%s\\036" "$1" >|%q
 \\exec >/dev/null 2>&1
@@ -261,13 +261,16 @@ k_dispatch() {
   k_uptime
   TICK[$id]=$UP
   printf "$FIN" "$id" "/proc/$K/fd/$w" "$R/j.$key" "$R/e.$key" "$R/f.$id" "$id" "/proc/$K/fd/$EV" >"$R/f.$id"
-  # On one line, so that no prompt comes between; the second line is for a command whose interrupt dropped the rest of the first.
+  # On one line, so that no prompt comes between. Where an interrupt drops the rest of the line, k_remind asks for the report.
   # What an EXIT trap prints comes after all redirections of the command are undone: for it the shell's own output is the pipe, too. Not under `set -x`,
   # which would trace our lines into it.
   [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >&"${S_IN[$key]}"
-  printf '\\builtin . %q; \\builtin . %q -\n\\builtin . %q -\n' "$R/p.$id" "$R/f.$id" "$R/f.$id" >&"${S_IN[$key]}"
+  printf '\\builtin . %q; \\builtin . %q -\n' "$R/p.$id" "$R/f.$id" >&"${S_IN[$key]}"
   printf 'start %s 0\n' "$id"
 }
+
+# Ask the shell of session $1 for the report on call $2; it reads that when it is through with the command, and it does nothing if it has reported.
+k_remind() { printf '\\builtin . %q -\n' "$R/f.$2" >&"${S_IN[$1]}"; }
 
 # Start the next waiting call of session $1, if its shell is idle.
 k_next() {
@@ -464,6 +467,7 @@ k_kill() {
         kill -INT "$shell" # the trap is gone
       fi
       kill -CONT "$shell"
+      ((round == 0)) && k_remind "${KEY[$id]}" "$id"
     fi
     for ((i = 0; i < 8; i++)); do
       k_pause 0.008
@@ -707,10 +711,13 @@ k_tick() {
     state=$(k_state "$pid")
     if [[ $state == T ]]; then
       kill -CONT "$pid"
+    elif [[ $state == S && ${S_STUCK[$key]} != *"${S_BUSY[$key]}" ]]; then
+      k_remind "$key" "${S_BUSY[$key]}" # while the command runs it waits in the pipe
+      S_STUCK[$key]=reminded-${S_BUSY[$key]}
     elif [[ $state == S ]] && ! read -t 0 -u "${S_IN[$key]}"; then
-      # It sleeps and has read all we sent, the line that reports included. Seen twice, it is no race.
-      if [[ ${S_STUCK[$key]} == "${S_BUSY[$key]}" ]]; then kill -KILL "$pid"; fi
-      S_STUCK[$key]=${S_BUSY[$key]}
+      # It has read the reminder, sleeps, and did not report. Seen twice, it is no race.
+      if [[ ${S_STUCK[$key]} == stuck-* ]]; then kill -KILL "$pid"; fi
+      S_STUCK[$key]=stuck-${S_BUSY[$key]}
     fi
   done
 }
