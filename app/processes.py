@@ -115,14 +115,19 @@ def _api(config: Config, role: str) -> Process:
 
 
 def _worker(config: Config, name: str) -> Process:
-    """One Celery worker of this node. Threads, because tasks are short and wait for sockets."""
+    """One Celery worker of this node."""
     session = name == SESSION
-    node_id, threads = config.node.id, config.celery
+    node_id = config.node.id
     queues = [Keys.node_queue(node_id), Keys.control_queue()] if session else [Keys.lifecycle_queue(node_id)]
     argv = (
         *(sys.executable, "-m", "celery", "-A", "workers.main:celery", "--quiet", "worker"),
-        *("--pool", "threads"),
-        *("--concurrency", str(threads.session_threads if session else threads.lifecycle_threads)),
+        # A command is only submitted, in well under a millisecond: a thread of its own would cost more than the work, and a second one could make two
+        # commands of one session change places. Slow work has threads.
+        *(
+            ("--pool", "solo")
+            if session
+            else ("--pool", "threads", "--concurrency", str(config.celery.lifecycle_threads))
+        ),
         # A prefetched start would wait behind a pull while another thread is free.
         *(() if session else ("--prefetch-multiplier", "1")),
         *("--queues", ",".join(queues)),

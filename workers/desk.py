@@ -17,6 +17,8 @@ KILL_GRACE = 3.0
 """Seconds that the keeper has to end a command before the caller is answered without it."""
 READ_AGAIN = 0.005
 """Seconds before a stream whose mark is not there yet is asked for again."""
+THANKS_AFTER = 0.1
+"""Seconds after which the keeper is told that results are stored, if no next command takes the word along."""
 RAW_LIMIT = 64 * 1024
 """Bytes of output that are stored beside the envelope, for readers by offset; longer output stays with the keeper for them."""
 READ_TRIES = 60
@@ -68,6 +70,7 @@ class Desk:
         self._around, self._output_limit = around, output_limit
         self._running: dict[str, _Running] = {}
         self._readers: list[OutputJob] = []
+        self._thanks: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self._running)
@@ -86,7 +89,8 @@ class Desk:
             return
         limit = max(self._output_limit, getattr(job, "limit", 0) + 1)
         self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
-        self._around.send([protocol.frame("ASK", job.id)] if ask else job.frames())
+        thanks, self._thanks = self._thanks, []
+        self._around.send([*thanks, *([protocol.frame("ASK", job.id)] if ask else job.frames())])
 
     def resubmit(self) -> None:
         """Ask again for all in hand: the stream to the keeper is a new one."""
@@ -121,7 +125,13 @@ class Desk:
         item = self._running.pop(job.id, None)
         if item is not None:
             long = bool(job.streams) and item.stdout.total > RAW_LIMIT and not job.is_file
-            self._around.send([protocol.frame("KEEP" if long else "ACK", job.id)])
+            self._thanks.append(protocol.frame("KEEP" if long else "ACK", job.id))
+            self._around.later(THANKS_AFTER, self._say_thanks)
+
+    def _say_thanks(self) -> None:
+        if self._thanks:
+            thanks, self._thanks = self._thanks, []
+            self._around.send(thanks)
 
     def handle(self, event: Event) -> None:
         """Take one event of the keeper."""

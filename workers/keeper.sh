@@ -16,7 +16,7 @@ R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
+declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
@@ -38,7 +38,7 @@ FIN='\\builtin set -- "$?"
 # Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
 k_detach() {
   local fd
-  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
   trap - HUP INT TERM PIPE CHLD
 }
 
@@ -69,10 +69,12 @@ k_write() {
 
 # Have a writer ready before it is needed (made after each answer, see k_main): its fork stays off the step path.
 k_spare() {
+  local key
   WANT_SPARE=''
   SPARE_SLOT=$((++N))
   : >"$R/1.$SPARE_SLOT" || return
   exec {SPARE_W}> >(k_write "$R/1.$SPARE_SLOT")
+  for key in "${!S_PIDS[@]}"; do S_PIDS[$key]+="/proc/$! "; done # no child of a command that runs just now
 }
 
 # How often the kernel killed something in this sandbox for want of memory (cgroup v2, then v1), in OOM_NOW; 0 where that cannot be seen.
@@ -86,6 +88,12 @@ k_oom_kills() {
   done
 }
 
+# What is to be said to the host is gathered in SAY and written at once: each write is a message through the engine.
+k_flush() {
+  printf %s "$SAY"
+  SAY=''
+}
+
 k_uptime() { read -r UP _ </proc/uptime; UP=${UP/./}; } # clock ticks since boot, comparable with a process's start time
 k_pause() { read -r -t "$1" -u "$NEVER"; }
 
@@ -94,7 +102,6 @@ k_pause() { read -r -t "$1" -u "$NEVER"; }
 # Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
 k_emit() {
   local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
-  WHOLE='' # set when all that the command printed was there and is sent
   if ((off == 0)); then
     while :; do
       IFS= read -r -N $INLINE x <"$f"
@@ -103,8 +110,11 @@ k_emit() {
       mapfile -d '' a <"$f" || a=("$x")
       x="${a[*]: -1}"
       # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question.
-      [[ $x == *$'\036'"$1 "* ]] && WHOLE=1
-      if [[ $WHOLE || $5 != final ]] || ((++tries > 60)); then
+      if [[ $x == *$'\036'"$1 "* ]]; then
+        WHOLE+=1 # all that the command printed was there, and is sent
+        k_inline "$1" "$2"
+        return
+      elif [[ $5 != final ]] || ((++tries > 60)); then
         k_inline "$1" "$2"
         return
       fi
@@ -115,8 +125,9 @@ k_emit() {
   n=$((total - off))
   ((n > $4)) && n=$4
   ((n < 0)) && n=0
-  printf 'data %s %s %s %s %s\n' "$1" "$2" "$off" "$n" "$total"
+  SAY+="data $1 $2 $off $n $total"$'\n'
   if ((n > 0)); then
+    k_flush
     if ((off == 0)); then head -c "$n" "$f"; else tail -c +$((off + 1)) "$f" | head -c "$n"; fi
   fi
 }
@@ -125,16 +136,21 @@ k_emit() {
 k_inline() {
   local n=0 i last=$((${#a[@]} - 1))
   for ((i = 0; i <= last; i++)); do ((n += ${#a[i]} + (i < last))); done
-  printf 'data %s %s 0 %s %s\n' "$1" "$2" "$n" "$n"
-  ((last > 0)) && printf '%s\0' "${a[@]:0:last}"
-  ((last >= 0)) && printf %s "${a[last]}"
+  SAY+="data $1 $2 0 $n $n"$'\n'
+  if ((last > 0)); then
+    k_flush
+    printf '%s\0' "${a[@]:0:last}"
+  fi
+  ((last >= 0)) && SAY+=${a[last]}
+  return 0
 }
 
 # Report the end of call $1, with its (first) output.
 k_report() {
+  WHOLE=''
   k_emit "$1" 1 0 $INLINE final
   [[ ${KEY[$1]} ]] || k_emit "$1" 2 0 $INLINE final
-  printf 'done %s %s %s %s\n' "$1" "${RC[$1]}" "${STATE[$1]}" "${OOM[$1]:--}"
+  SAY+="done $1 ${RC[$1]} ${STATE[$1]} ${OOM[$1]:--}"$'\n'
 }
 
 # The result of call $1 is stored, but its output is too long for that: keep it until the next command of its session, or until a few more one-off ones.
@@ -159,6 +175,9 @@ k_forget() {
   if [[ $s && $key && ${S_SLOT[$key]} == "$s" ]]; then
     : >"$R/1.$s" # the writer appends: from the start again
     S_USED[$key]=''
+  elif [[ $s && $s == "$X_SLOT" ]]; then
+    : >"$R/1.$s" && : >"$R/2.$s"
+    X_USED=''
   elif [[ $s ]]; then
     : >"$R/1.$s"
     STALE+=("$R/1.$s")
@@ -168,7 +187,7 @@ k_forget() {
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"
     STALE=()
@@ -250,7 +269,7 @@ k_dispatch() {
   w=${S_W[$key]}
   if ! printf ' </dev/null >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >>"$R/p.$id"; then
     STATE[$id]=''
-    printf 'reject %s nospace\n' "$id"
+    SAY+="reject $id nospace"$'\n'
     return 1
   fi
   if [[ ${S_KEPT[$key]} ]]; then
@@ -266,7 +285,7 @@ k_dispatch() {
   # which would trace our lines into it.
   [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >&"${S_IN[$key]}"
   printf '\\builtin . %q; \\builtin . %q -\n' "$R/p.$id" "$R/f.$id" >&"${S_IN[$key]}"
-  printf 'start %s 0\n' "$id"
+  UNTOLD[$id]=1
 }
 
 # Ask the shell of session $1 for the report on call $2; it reads that when it is through with the command, and it does nothing if it has reported.
@@ -304,7 +323,7 @@ k_shell_ended() {
   if [[ ! $again ]]; then
     for w in ${S_QUEUE[$key]}; do
       STATE[$w]=''
-      printf 'reject %s ended\n' "$w"
+      SAY+="reject $w ended"$'\n'
     done
   fi
   again+="${again:+ }${S_QUEUE[$key]}"
@@ -312,7 +331,7 @@ k_shell_ended() {
   k_drop_pipe "$key"
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   S_ENDED[$key]=$2
-  printf 'ended %s %s\n' "$key" "$2"
+  SAY+="ended $key $2"$'\n'
   if [[ $again && ${STATE[${again%% *}]} == queued ]]; then
     k_reopen "$key" "${again%% *}"
     S_QUEUE[$key]=$again
@@ -324,7 +343,7 @@ k_shell_ended() {
 k_reopen() {
   k_open "$1"
   printf '. %q\n' "$R/e.$1" >&"${S_IN[$1]}"
-  printf 'reopened %s %s\n' "$2" "${S_ENDED[$1]}"
+  SAY+="reopened $2 ${S_ENDED[$1]}"$'\n'
   unset "S_ENDED[$1]"
 }
 
@@ -338,7 +357,9 @@ k_hold() {
 k_done() {
   local key=${KEY[$1]}
   k_finish "$1" "$2" "$3"
-  if [[ $3 == done && $key ]]; then
+  if [[ ! $key && $X_USED == "$1" ]]; then
+    k_check_exec "$1"
+  elif [[ $3 == done && $key ]]; then
     if [[ $WHOLE && ! ${KILLING[$1]} ]]; then k_check_pipe "$key"; else k_drop_pipe "$key"; fi
   fi
   if [[ $3 == done && $key && ${S_BUSY[$key]} == "$1" ]]; then
@@ -352,6 +373,7 @@ k_finish() {
   local id=$1 w=${OUT[$1]}
   [[ ${STATE[$id]} == running ]] || return
   STATE[$id]=$3 RC[$id]=$2
+  unset "UNTOLD[$id]"
   if [[ $2 != 0 ]]; then
     k_oom_kills
     ((OOM_NOW > OOM_SEEN)) && OOM[$id]=oom
@@ -370,32 +392,89 @@ k_script() {
   eval "$1"
 }
 
-# Run the script of call $1 in a fresh subshell, stdout and stderr apart. Mode `file`: our own scripts, which end with `return`; their output cannot
-# be truncated from inside and goes straight to the files.
+# Run call $1 in a fresh subshell, stdout and stderr apart. Mode `file`: a script of ours, which ends with `return`; its output cannot be truncated from
+# inside and goes straight to the files.
 k_exec() {
-  local id=$1 slot=$2 mode=$3 out err in=/dev/null child rc
+  local id=$1 slot=$2 mode=$3 out err
   k_detach
-  [[ -e $R/i.$id ]] && in=$R/i.$id
-  mapfile -d '' a <"$R/p.$id"
   if [[ $mode == file ]]; then
     exec {out}>>"$R/1.$slot" {err}>>"$R/2.$slot"
     set +m
     printf 'c %s %s\n' "$id" "$BASHPID" >&"$EV"
+    k_input "$id"
     k_script "${a[0]}" <"$in" >&"$out" 2>&"$err"
-    rc=$?
+    k_exec_end "$id" $?
   else
     exec {out}> >(k_write "$R/1.$slot") {err}> >(exec {out}>&-; k_write "$R/2.$slot")
-    set -m
-    ( exec <"$in" >&"$out" 2>&"$err" {out}>&- {err}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
-    child=$!
-    set +m
-    printf 'c %s %s\n' "$id" "$child" >&"$EV"
-    wait "$child"
-    rc=$?
+    k_exec_user "$id"
   fi
-  printf '\036%s %s\036' "$id" $rc >&"$out"
-  printf '\036%s %s\036' "$id" $rc >&"$err"
-  printf 'd %s %s\n' "$id" $rc >&"$EV"
+}
+
+# The script of call $1 in a[0], its standard input in `in`.
+k_input() {
+  mapfile -d '' a <"$R/p.$1"
+  in=/dev/null
+  [[ -e $R/i.$1 ]] && in=$R/i.$1
+}
+
+# Run the user's script of call $1 with output to $out and $err, and report its end.
+k_exec_user() {
+  local in child
+  k_input "$1"
+  id=$1 # scripts.execute knows this name
+  set -m
+  ( exec <"$in" >&"$out" 2>&"$err" {out}>&- {err}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
+  child=$!
+  set +m
+  printf 'c %s %s\n' "$id" "$child" >&"$EV"
+  wait "$child"
+  k_exec_end "$id" $?
+}
+
+# Call $1 ended with $2: both marks, then the event.
+k_exec_end() {
+  printf '\036%s %s\036' "$1" "$2" >&"$out"
+  printf '\036%s %s\036' "$1" "$2" >&"$err"
+  printf 'd %s %s\n' "$1" "$2" >&"$EV"
+}
+
+# Runs the one-off commands whose ids it reads on stdin, one after the other: forked ahead, as its pipes and writers are, because a fork costs a millisecond.
+k_runner() {
+  local id out=$X_OUT err=$X_ERR
+  X_OUT='' X_ERR=''
+  k_detach
+  while IFS= read -r id; do k_exec_user "$id"; done
+}
+
+# Have pipes and writers ready for the next one-off command, used again and dropped by the rules of a session's (see k_pipe).
+k_spare_exec() {
+  WANT_X=''
+  [[ $X_OUT ]] && return
+  X_SLOT=$((++N)) X_USED=''
+  : >"$R/1.$N" && : >"$R/2.$N" || return
+  exec {X_OUT}> >(k_write "$R/1.$X_SLOT")
+  exec {X_ERR}> >(k_write "$R/2.$X_SLOT")
+  exec {X_RUN}> >(k_runner)
+  X_PID=$!
+}
+
+# One-off command $1 used those pipes and is over: may the next one?
+k_check_exec() {
+  local pid
+  if [[ $WHOLE == 11 && ! ${KILLING[$1]} ]]; then
+    k_pids
+    [[ " ${PIDS[*]} " == "$X_PIDS" ]] && return
+    for pid in "${PIDS[@]}"; do
+      [[ $X_PIDS == *" $pid "* ]] || { WHOLE=; break; }
+    done
+    [[ $WHOLE ]] && return
+  fi
+  k_drop_exec
+}
+
+k_drop_exec() {
+  exec {X_RUN}>&- {X_OUT}>&- {X_ERR}>&-
+  X_RUN='' X_OUT='' X_ERR='' X_SLOT='' X_USED='' WANT_X=1
 }
 
 # --- ending what runs ----------------------------------------------------------------------------------------------------------------------
@@ -552,37 +631,50 @@ k_submit() {
   local verb=$1 id=$2 key=$3
   [[ ${STATE[$id]} ]] && { k_ask "$id"; return; }
   if [[ $verb == EXEC ]]; then
+    if [[ $key == pipe && $X_OUT && ! $X_USED ]] && ! kill -0 "$X_PID"; then k_drop_exec; fi
+    if [[ $key == pipe && $X_OUT && ! $X_USED ]]; then
+      k_pids
+      SLOT[$id]=$X_SLOT STATE[$id]=running X_USED=$id X_PIDS=" ${PIDS[*]} "
+      k_uptime
+      TICK[$id]=$UP UNTOLD[$id]=1
+      RUNNER[$id]=$X_PID
+      printf '%s\n' "$id" >&"$X_RUN"
+      return
+    fi
+    [[ $key == pipe ]] && WANT_X=1
     SLOT[$id]=$((++N)) STATE[$id]=running
     k_uptime
     TICK[$id]=$UP
-    : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; printf 'reject %s nospace\n' "$id"; return; }
-    printf 'start %s 0\n' "$id"
+    : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; SAY+="reject $id nospace"$'\n'; return; }
+    UNTOLD[$id]=1
     k_exec "$id" "$N" "$key" &
+    RUNNER[$id]=$!
     return
   fi
   if [[ $verb == OPEN ]]; then
-    [[ ${S_IN[$key]} ]] && { printf 'reject %s exists\n' "$id"; return; }
+    [[ ${S_IN[$key]} ]] && { SAY+="reject $id exists"$'\n'; return; }
     k_open "$key"
   elif [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]]; then
     k_reopen "$key" "$id"
   fi
   unset "S_ENDED[$key]"
-  [[ ${S_IN[$key]} ]] || { printf 'reject %s nosession\n' "$id"; return; }
+  [[ ${S_IN[$key]} ]] || { SAY+="reject $id nosession"$'\n'; return; }
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
-  if [[ ${S_BUSY[$key]} ]]; then printf 'queued %s\n' "$id"; else k_next "$key"; fi
+  if [[ ${S_BUSY[$key]} ]]; then SAY+="queued $id"$'\n'; else k_next "$key"; fi
 }
 
 # What is known of call $1.
 k_ask() {
   case ${STATE[$1]} in
-    '') printf 'unknown %s\n' "$1" ;;
+    '') SAY+="unknown $1"$'\n' ;;
     running)
       k_uptime
-      printf 'start %s %s\n' "$1" $((UP - TICK[$1]))
+      SAY+="start $1 $((UP - TICK[$1]))"$'\n'
+      unset "UNTOLD[$1]"
       ;;
-    queued) printf 'queued %s\n' "$1" ;;
-    closed) printf 'closed %s\n' "$1" ;;
+    queued) SAY+="queued $1"$'\n' ;;
+    closed) SAY+="closed $1"$'\n' ;;
     *) k_report "$1" ;;
   esac
 }
@@ -601,7 +693,7 @@ k_cancel() {
     queued)
       S_QUEUE[$key]=${S_QUEUE[$key]/"$id "/}
       STATE[$id]=''
-      printf 'reject %s withdrawn\n' "$id"
+      SAY+="reject $id withdrawn"$'\n'
       ;;
   esac
 }
@@ -627,8 +719,8 @@ k_handle() {
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
       [[ $4 == trap ]] && S_TRAP[$3]=1
-      if [[ $5 == nospace ]]; then printf 'reject %s nospace\n' "$2"; else k_submit "$1" "$2" "$3"; fi ;;
-    READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || printf 'data %s %s %s 0 0\n' "$2" "$3" "$4" ;;
+      if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit "$1" "$2" "$3"; fi ;;
+    READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n' ;;
     KILL) k_cancel "$2" ;;
     ACK) k_forget "$2" ;;
     KEEP) k_keep "$2" ;;
@@ -641,9 +733,9 @@ k_handle() {
         STATE[$2]=closed
       fi
       unset "S_ENDED[$3]"
-      if [[ ${STATE[$2]} ]]; then k_ask "$2"; else printf 'reject %s nosession\n' "$2"; fi ;;
+      if [[ ${STATE[$2]} ]]; then k_ask "$2"; else SAY+="reject $2 nosession"$'\n'; fi ;;
     ASK) k_ask "$2" ;;
-    SYNC) printf '\nsync %s\n' "$2" ;;
+    SYNC) SAY+=$'\n'"sync $2"$'\n' ;;
   esac
 }
 
@@ -704,6 +796,10 @@ k_feed() {
 k_tick() {
   local key pid state
   kill -0 "$FEEDER" || k_start_feeder
+  for key in "${!RUNNER[@]}"; do
+    [[ ${STATE[$key]} == running && ! ${KILLING[$key]} ]] || continue
+    kill -0 "${RUNNER[$key]}" || k_lost_runner "$key"
+  done
   for key in "${!S_WRAP[@]}"; do
     kill -0 "${S_WRAP[$key]}" || { k_shell_ended "$key" 137; continue; }
     pid=${S_PID[$key]}
@@ -720,6 +816,20 @@ k_tick() {
       S_STUCK[$key]=stuck-${S_BUSY[$key]}
     fi
   done
+}
+
+# Tell the start of what runs for 20 ms or more: a short command has ended by then, and saves everybody the message.
+k_tell() {
+  local id
+  k_uptime
+  for id in "${!UNTOLD[@]}"; do ((UP - TICK[$id] >= 2)) && k_ask "$id"; done
+}
+
+# Whoever waited for one-off command $1 was killed: end the streams and answer in its place.
+k_lost_runner() {
+  local f
+  for f in 1 2; do printf '\036%s 137\036' "$1" >>"$R/$f.${SLOT[$1]}"; done
+  k_done "$1" 137 done
 }
 
 # State letter of process $1.
@@ -747,11 +857,19 @@ k_main() {
   OOM_SEEN=$OOM_NOW
   k_start_feeder
   printf 'ready 1\n'
+  TICKED=$SECONDS
   while :; do
-    if IFS= read -r -t 1 -u "$EV" line; then
-      k_handle $line
-      [[ $WANT_SPARE ]] && k_spare
-    else k_tick; fi
+    wait=1
+    ((${#UNTOLD[@]})) && wait=0.02
+    if IFS= read -r -t $wait -u "$EV" line; then k_handle $line; fi
+    ((${#UNTOLD[@]})) && k_tell
+    if ((SECONDS > TICKED)); then
+      TICKED=$SECONDS
+      k_tick
+    fi
+    [[ $SAY ]] && k_flush
+    [[ $WANT_SPARE ]] && k_spare
+    [[ $WANT_X ]] && k_spare_exec
   done
 }
 set -f +H

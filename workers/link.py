@@ -222,7 +222,9 @@ class Link:
         except Unavailable:
             self._station.loop.call_later(STORE_AGAIN, self._finish, job, envelope, output)
             return
-        log.info(
+        level = logging.DEBUG if envelope["status"] == "Success" else logging.INFO
+        log.log(
+            level,
             "%s done request_id=%s sandbox_id=%s status=%s",
             job.call.route,
             job.call.request_id,

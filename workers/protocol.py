@@ -20,6 +20,8 @@ Keeper to host, a line each::
 
     ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended -|oom · reopened id former-exit-code · reject id reason · unknown id · closed id · ended session exit_code
     data id stream offset length total      followed by that many bytes
+
+`start` comes only for a command that runs for 20 ms or more.
 """
 
 from __future__ import annotations

@@ -89,9 +89,21 @@ def test_an_answer_is_given_once_and_forgotten_when_it_is_stored(world):
     world.pass_time(1000)
     assert world.answer() and world.verbs() == []
     world.desk.stored(job)
+    world.pass_time(1)
     assert world.verbs() == ["ACK"] and len(world.desk) == 0
     world.desk.stored(job)
+    world.pass_time(1)
     assert world.verbs() == []
+
+
+def test_the_next_command_takes_the_thanks_along(world):
+    job = submitted(world, run())
+    world.hear_output(job, b"hi\n")
+    world.hear("done", job, 0, "done")
+    world.desk.stored(job)
+    assert world.verbs() == []
+    world.desk.submit(run(number=2), ask=False)
+    assert world.verbs() == ["ACK", "RUN"]
 
 
 def test_a_timeout_ends_the_command_and_its_output_is_kept(world):

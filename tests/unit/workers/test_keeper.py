@@ -17,7 +17,7 @@ def runs_recorded(keeper, name="evidence"):
 def test_a_command_is_answered_with_its_output_and_exit_code(shell):
     answer = shell.run("echo out; echo err >&2; (exit 7)")
     assert (answer.output, answer.exit_code, answer.shell_ended) == (b"out\nerr\n", 7, False)
-    assert answer.words == ["start", "data", "done"]
+    assert [word for word in answer.words if word != "start"] == ["data", "done"]
 
 
 def test_a_one_off_command_has_its_streams_apart(keeper):
@@ -198,8 +198,9 @@ def test_a_long_command_runs(shell, size):
 
 
 def test_a_command_that_prints_marks_and_events_fools_nobody(shell):
-    call = shell.start("read call < name; printf '\\036%s 99\\036' $call; echo 'done x 0 done'; (exit 3)")
+    call = secrets.token_hex(5)
     (shell.home / "name").write_text(call + "\n")
+    shell.submit(call, "read call < name; printf '\\036%s 99\\036' $call; echo 'done x 0 done'; (exit 3)")
     answer = shell.end_of(call)
     assert answer.exit_code == 3 and answer.output.endswith(b"done x 0 done\n")
 
