@@ -75,15 +75,26 @@ class WriteFileJob(FileJob):
     def __init__(self, call: Call) -> None:
         super().__init__(call, call.body["path"] if call.route == Route.WRITE_FILE else call.body["target_path"])
 
-    def script(self) -> bytes:
-        """Return the script that stores its stdin."""
-        return scripts.write_file(self.path, self.id)
-
-    def stdin(self) -> bytes:
-        """Return the content."""
+    @property
+    def _data(self) -> bytes:
         if self.call.route == Route.UPLOAD:
             return base64.b64decode(self.call.body["content_base64"])
         return str(self.call.body["content"]).encode("utf-8")
+
+    @property
+    def _small(self) -> bool:
+        data = self._data
+        return len(data) <= scripts.SMALL and b"\0" not in data
+
+    def script(self) -> bytes:
+        """Return the script that stores its stdin."""
+        if self._small:
+            return scripts.write_small(self.path, self._data)
+        return scripts.write_file(self.path, self.id)
+
+    def stdin(self) -> bytes | None:
+        """Return the content, unless the script holds it."""
+        return None if self._small else self._data
 
     def answer(self, outcome: Outcome) -> object:
         """Return the response of the route. Raises BadRequest with the reason."""

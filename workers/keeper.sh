@@ -38,7 +38,7 @@ FIN='\\builtin set -- "$?"
 # Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
 k_detach() {
   local fd
-  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$F_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
   trap - HUP INT TERM PIPE CHLD
 }
 
@@ -392,22 +392,12 @@ k_script() {
   eval "$1"
 }
 
-# Run call $1 in a fresh subshell, stdout and stderr apart. Mode `file`: a script of ours, which ends with `return`; its output cannot be truncated from
-# inside and goes straight to the files.
+# Run call $1 in a fresh subshell, stdout and stderr apart.
 k_exec() {
-  local id=$1 slot=$2 mode=$3 out err
+  local id=$1 slot=$2 out err
   k_detach
-  if [[ $mode == file ]]; then
-    exec {out}>>"$R/1.$slot" {err}>>"$R/2.$slot"
-    set +m
-    printf 'c %s %s\n' "$id" "$BASHPID" >&"$EV"
-    k_input "$id"
-    k_script "${a[0]}" <"$in" >&"$out" 2>&"$err"
-    k_exec_end "$id" $?
-  else
-    exec {out}> >(k_write "$R/1.$slot") {err}> >(exec {out}>&-; k_write "$R/2.$slot")
-    k_exec_user "$id"
-  fi
+  exec {out}> >(k_write "$R/1.$slot") {err}> >(exec {out}>&-; k_write "$R/2.$slot")
+  k_exec_user "$id"
 }
 
 # The script of call $1 in a[0], its standard input in `in`.
@@ -444,6 +434,28 @@ k_runner() {
   X_OUT='' X_ERR=''
   k_detach
   while IFS= read -r id; do k_exec_user "$id"; done
+}
+
+# Runs our own file scripts, whose calls and slots it reads on stdin, one after the other: a reader sees what a writer has finished. They end with `return`;
+# their output cannot be truncated from inside, and goes straight to the files.
+k_filer() {
+  local id slot out err in
+  k_detach
+  set +m
+  while read -r id slot; do
+    printf 'c %s %s\n' "$id" "$BASHPID" >&"$EV"
+    exec {out}>>"$R/1.$slot" {err}>>"$R/2.$slot"
+    k_input "$id"
+    k_script "${a[0]}" <"$in" >&"$out" 2>&"$err"
+    k_exec_end "$id" $?
+    exec {out}>&- {err}>&-
+  done
+}
+
+k_start_filer() {
+  [[ $F_RUN ]] && exec {F_RUN}>&-
+  exec {F_RUN}> >(k_filer)
+  F_PID=$!
 }
 
 # Have pipes and writers ready for the next one-off command, used again and dropped by the rules of a session's (see k_pipe).
@@ -647,8 +659,14 @@ k_submit() {
     TICK[$id]=$UP
     : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; SAY+="reject $id nospace"$'\n'; return; }
     UNTOLD[$id]=1
-    k_exec "$id" "$N" "$key" &
-    RUNNER[$id]=$!
+    if [[ $key == file ]]; then
+      kill -0 "${F_PID:-0}" && [[ $F_RUN ]] || k_start_filer
+      RUNNER[$id]=$F_PID
+      printf '%s %s\n' "$id" "$N" >&"$F_RUN"
+    else
+      k_exec "$id" "$N" &
+      RUNNER[$id]=$!
+    fi
     return
   fi
   if [[ $verb == OPEN ]]; then

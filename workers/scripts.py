@@ -17,6 +17,9 @@ IS_FOLDER, NO_FILE, NO_ACCESS, NO_WRITE = 64, 65, 66, 67
 # One argument of exec may have 128 KiB on Linux (MAX_ARG_STRLEN); longer commands go through a file.
 ARGUMENT_LIMIT = 100_000
 
+SMALL = 4096
+"""Bytes of a file that bash reads and writes itself: one system call, no tool."""
+
 _EXIT_TRAP = re.compile(r"""\btrap\b.*[\s'"](EXIT|0)\s*($|[;&|)}])""", re.DOTALL | re.MULTILINE)
 
 BASH = "bash --noprofile --norc"
@@ -69,7 +72,23 @@ def read_file(request: ReadFileRequest, limit: int) -> bytes:
         f"p={place(request.path)}\n"
         f'[[ -d $p ]] && {{ printf "is a folder" >&2; return {IS_FOLDER}; }}\n'
         f'[[ -e $p ]] || {{ printf "no such file" >&2; return {NO_FILE}; }}\n'
+        f'[[ -p $p ]] && {{ printf "is a pipe" >&2; return {NO_ACCESS}; }}\n'
+        # A small file without NUL (on which the second read would end well) needs no tool.
+        f'[[ -f $p ]] && IFS= read -r -N {SMALL + 1} s <"$p"\n'
+        f'if [[ -f $p && -r $p && ${{#s}} -le {SMALL} ]] && ! IFS= read -r -d "" s <"$p"; then printf %s "$s"; return 0; fi\n'
         f'LC_ALL=C head -c {limit + 1} -- "$p" 2>/dev/null || {{ printf "cannot be read" >&2; return {NO_ACCESS}; }}'
+    )
+
+
+def write_small(path: str, content: bytes) -> bytes:
+    """Return the script that writes a few bytes without NUL into `path`: no fork, and one write, so that a reader sees them all.
+
+    File scripts of one sandbox run one after the other, so none of them sees the moment between emptying a file and filling it.
+    """
+    return (
+        _bytes(_write_prelude(path) + "[[ -e $p ]] && t=old\nprintf %s ")
+        + _bytes(quote(content.decode("utf-8", "surrogateescape")))
+        + _bytes(f' >"$p" && return 0\n[[ $t ]] || rm -f -- "$p"\nreturn {NO_WRITE}')
     )
 
 
@@ -80,11 +99,9 @@ def write_file(path: str, call_id: str) -> bytes:
     fork of 1 ms, so there are few; what they say on stderr is the reason of a failure.
     """
     return _bytes(
-        f"p={place(path)} t=\n"
-        f'[[ -d $p || $p == */ ]] && {{ printf "is a folder" >&2; return {IS_FOLDER}; }}\n'
+        f"{_write_prelude(path)}"
         f'[[ -L $p ]] && {{ p=$(readlink -f -- "$p") || {{ printf "the link leads nowhere" >&2; return {NO_WRITE}; }}; }}\n'
         "d=${p%/*}\n"
-        f'[[ $d && ! -d $d ]] && {{ mkdir -p -- "$d" || return {NO_WRITE}; }}\n'
         # Devices and pipes cannot be replaced.
         f'[[ -e $p && ! -f $p ]] && {{ cat >"$p" || return {NO_WRITE}; return 0; }}\n'
         f't="$d/.rock-{call_id}"\n'
@@ -94,6 +111,16 @@ def write_file(path: str, call_id: str) -> bytes:
         # A bind-mounted file can only be written in place.
         f'cat "$t" >"$p"; s=$?; rm -f -- "$t"; ((s)) && return {NO_WRITE}\n'
         "return 0"
+    )
+
+
+def _write_prelude(path: str) -> str:
+    """Return the lines that refuse a folder and make the parents."""
+    return (
+        f"p={place(path)} t=\n"
+        f'[[ -d $p || $p == */ ]] && {{ printf "is a folder" >&2; return {IS_FOLDER}; }}\n'
+        "d=${p%/*}\n"
+        f'[[ $d && ! -d $d ]] && {{ mkdir -p -- "$d" || return {NO_WRITE}; }}\n'
     )
 
 
