@@ -219,9 +219,8 @@ k_open() {
   k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
   # The traps are how k_kill makes the shell drop the rest of a command. Two, used in turn: bash takes the one that was left by an interrupt for still
-  # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets. An interrupted
-  # bash prints a newline on stderr, which is not the command's.
-  printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\exec 2>/dev/null; \\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
+  # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets.
+  printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
 }
 
 # Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
@@ -525,56 +524,81 @@ k_victims() {
   set -f
 }
 
-# End call $1: INT, then TERM, then KILL to all it started. A session's shell $2 is stopped meanwhile, so that it starts nothing new. Signal $4 makes it
-# drop the rest of the command: its trap (see k_open) runs when the foreground child is gone and interrupts the shell then. SIGINT would not do: bash
-# ignores it when the child it waits for does not die of SIGINT itself, and goes on. When nothing helps, the shell is killed.
-# Without a shell, $3 is the main process of a one-off command and a victim too. The next command waits for the `q` at the end.
+# End call $1: INT, then TERM, then KILL to all it started, as far as needed. A session's shell $2 is stopped until they are dead, so that it starts nothing
+# new, and then made to drop the rest of the command. In a loop of its own bash does so at SIGINT. Where it waits for a child it would ignore that if the
+# child did not die of SIGINT itself, or run a trap of the user's and go on: there signal $4 has it run our trap (see k_open), which interrupts it for good.
+# Only there, because an interrupt from a trap at an unlucky moment can crash bash. When nothing helps, the shell is killed.
+# Without a shell, $3 is the main process of a one-off command and a victim too.
+# The next command waits for the `q` at the end.
 k_kill() {
-  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round=0 trapped='' i p s root=${2:-$3} V=()
+  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round p s root=${2:-$3} V=()
   local -A told=() SEEN=()
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
-  for sig in INT INT TERM TERM KILL KILL KILL KILL; do
+  for round in 1 2 3; do
     [[ $shell ]] && kill -STOP "$shell"
-    k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
-    [[ $child ]] && V+=("$child")
-    [[ $sig == KILL ]] && k_freeze "$root" "$id" "$pipe"
-    for p in "${V[@]}"; do
-      [[ ${told[$sig$p]} ]] || kill -"$sig" "$p" # once: a handler that is at work is not disturbed
-      told[$sig$p]=1
+    for sig in INT TERM KILL; do
+      k_signal_victims "$sig" && break
     done
-    ((${#V[@]})) && kill -CONT "${V[@]}"
-    [[ $sig == KILL ]] && k_thaw
-    if [[ $shell ]]; then
-      # With a foreground child the shell waits, and its trap will run at a safe point. Without one it is in a loop or a builtin of its own, where SIGINT
-      # does, and a trap might crash it; or its command is over and it reports already.
-      if ((${#V[@]} && round < 2)); then
-        [[ $trapped ]] || kill -"$stop" "$shell"
-        trapped=1
-      elif ((round == 0)) && ! k_marked "$id"; then
-        kill -INT "$shell"
-      elif ((round == 2)) && [[ ! $trapped ]]; then
-        kill -"$stop" "$shell" # it ignores INT
-      elif ((round == 6)); then
-        kill -INT "$shell" # the trap is gone
-      fi
-      kill -CONT "$shell"
-      ((round == 0)) && k_remind "${KEY[$id]}" "$id"
-    fi
-    for ((i = 0; i < 8; i++)); do
-      k_pause 0.008
+    [[ $shell ]] && k_interrupt "$shell" "$stop"
+    for ((s = 0; s < 25; s++)); do
       [[ -e $R/k.$id ]] && break 2
+      k_pause 0.008
     done
-    ((++round))
   done
   [[ $shell && ! -e $R/k.$id ]] && kill -KILL "$shell"
   k_freeze "$root" "$id" "$pipe"
   for p in "${!SEEN[@]}"; do # those too that lost their parent meanwhile
-    IFS= read -r s <"/proc/$p/stat" || continue
-    set -- ${s##*) }
-    [[ ${20} == "${SEEN[$p]}" ]] && kill -KILL "$p"
+    k_stat "$p" && [[ $BORN == "${SEEN[$p]}" ]] && kill -KILL "$p"
   done
   k_thaw
   printf 'q %s\n' "$id" >&"$EV"
+}
+
+# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them time. True when all are dead.
+k_signal_victims() {
+  local p tries left
+  for ((tries = 0; tries < 20; tries++)); do
+    if [[ $1 == KILL && $tries == 0 ]]; then
+      k_freeze "$root" "$id" "$pipe"
+    else
+      k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
+      [[ $child ]] && kill -0 "$child" && V+=("$child")
+    fi
+    left=''
+    for p in "${V[@]}"; do
+      k_stat "$p" && [[ $STATUS != Z ]] || continue
+      left=1
+      [[ ${told[$1$p]} ]] || kill -"$1" "$p"
+      told[$1$p]=1
+      kill -CONT "$p"
+    done
+    [[ $1 == KILL && $tries == 0 ]] && k_thaw
+    [[ $left ]] || return 0
+    k_pause 0.005
+  done
+  return 1
+}
+
+# Make the stopped shell $1, whose children are dead, drop the rest of its command, and go on.
+k_interrupt() {
+  local p signal=INT
+  ((round > 1 || ${#SEEN[@]})) && signal=$2
+  k_pids
+  for p in "${PIDS[@]}"; do
+    # A child that ended by itself just now: the shell is still to collect it.
+    k_stat "${p#/proc/}" && [[ $STATUS == Z && $PARENT == "$1" ]] && signal=$2
+  done
+  k_marked "$id" || kill -"$signal" "$1" # or the command is over, and the shell reports already
+  kill -CONT "$1"
+  k_remind "${KEY[$id]}" "$id"
+}
+
+# What the kernel tells of process $1, in STATUS, PARENT and BORN (ticks). False when there is none.
+k_stat() {
+  local s
+  { IFS= read -r s <"/proc/$1/stat"; } 2>/dev/null || return
+  set -- ${s##*) }
+  STATUS=$1 PARENT=$2 BORN=${20}
 }
 
 # Is the end mark of call $1 in its output?
