@@ -118,8 +118,6 @@ class Redis:
 class Celery:
     """The two worker processes of a node."""
 
-    session_threads: int = field(default=1, metadata={"least": 1})
-    """Commands are submitted, not waited for, so one thread carries thousands; with more, two commands of one session could change places."""
     lifecycle_threads: int = field(default=8, metadata={"least": 1})
     """Starts, stops and transfers at once."""
 

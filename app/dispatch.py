@@ -9,6 +9,7 @@ from typing import Any
 from app.broker import NodeTask
 from app.calls import Call, CallState, Claim, ClaimWord
 from app.inbox import Waiter
+from app.letters import Letters
 from app.nodes import Nodes
 from app.results import ResultStore
 from app.sweep import overdue
@@ -23,8 +24,11 @@ Clock = Callable[[], float]
 class Dispatch:
     """Claims, sends and waits. Answers are JSON text, passed on as the node wrote them."""
 
-    def __init__(self, results: ResultStore, nodes: Nodes, watch: Watch, clock: Clock = time.time) -> None:
-        self._results, self._nodes, self._watch, self.clock = results, nodes, watch, clock
+    def __init__(
+        self, results: ResultStore, nodes: Nodes, watch: Watch, clock: Clock = time.time, letters: Letters | None = None
+    ) -> None:
+        """`letters`: send with the claim where that is possible; None: always through `nodes`."""
+        self._results, self._nodes, self._watch, self.clock, self._letters = results, nodes, watch, clock, letters
 
     def ask(
         self, call: Call, task: NodeTask, *, wait: float | None, admin: bool = False, need_running: bool = True
@@ -37,11 +41,12 @@ class Dispatch:
         Raises:
             RockError: what the claim refuses, or Unavailable.
         """
+        letter = self._letters.write(task, call.call_id) if self._letters else None
         with self._results.expect(call.call_id) as waiter:
-            claim = self._results.claim(call, self.clock(), admin=admin, need_running=need_running)
+            claim = self._results.claim(call, self.clock(), admin=admin, need_running=need_running, letter=letter)
             if claim.word is ClaimWord.DONE:
                 return claim.envelope
-            if claim.word is ClaimWord.NEW:
+            if claim.word is ClaimWord.NEW and letter is None:
                 self.send(task, call.call_id, claim.node)
             return self.await_answer(call, claim, waiter, wait)
 

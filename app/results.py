@@ -8,6 +8,7 @@ from app.calls import Call, Claim, ClaimWord, encode, fingerprint
 from app.database import Client, redis_faults, script
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
+from app.letters import NODE_MARK, Letter
 from app.records import Event, State
 from rock.errors import BadRequest, NodeLost, NotFound, NotRunning, RockError, SandboxGone
 
@@ -32,15 +33,18 @@ class ResultStore:
         # For those who wait for something else than one call's answer, and to let all waiters go.
         self.inbox = Inbox(redis, keys.done(), self.read)
 
-    def claim(self, call: Call, now: float, *, admin: bool = False, need_running: bool = True) -> Claim:
+    def claim(
+        self, call: Call, now: float, *, admin: bool = False, need_running: bool = True, letter: Letter | None = None
+    ) -> Claim:
         """Claim `call` on its sandbox in one script: seen by its owner, running, lease prolonged, in flight on its node.
 
         Params:
             now: epoch seconds.
             admin: the caller sees every owner's sandboxes.
             need_running: False for calls that an ended sandbox takes too (stop).
+            letter: the message for the node's queue; a new call is sent with it in the same step.
         Returns:
-            NEW (the caller must now send it to `claim.node`), ATTACHED (wait for it) or DONE (with the envelope).
+            NEW (without a letter, the caller must now send it to `claim.node`), ATTACHED (wait for it) or DONE (with the envelope).
         Raises:
             BadRequest: the request id was used for another route, sandbox or body.
             NotFound, NotRunning, SandboxGone, NodeLost: about the sandbox.
@@ -49,6 +53,7 @@ class ResultStore:
         mark = fingerprint(call, body)
         args: list[Any] = [now, mark, call.owner, int(admin), int(need_running), now - self._lost_after]
         args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]
+        args += [letter.key, letter.text, NODE_MARK] if letter else ["", "", NODE_MARK]
         for pair in call.to_hash(body, mark).items():
             args += pair
         with redis_faults():

@@ -12,6 +12,7 @@ from app.config import Config
 from app.database import Client, connect
 from app.dispatch import Dispatch
 from app.keys import Keys
+from app.letters import Letters
 from app.lifecycle import Lifecycle, Stores
 from app.nodes import Nodes
 from app.output import Output
@@ -33,7 +34,8 @@ def build(
     raw_redis = raw_redis or connect(config.redis.url, decode_responses=False)
     keys, stores = Keys(config.redis.prefix), make_stores(config, redis)
     watch = Watch(stores.results, stores.nodes)
-    dispatch = Dispatch(stores.results, Nodes(celery or make_celery(config)), watch)
+    celery = celery or make_celery(config)
+    dispatch = Dispatch(stores.results, Nodes(celery), watch, letters=Letters(celery, keys))
     return Services(
         keyring=Keyring(config.auth.keys),
         lifecycle=Lifecycle(stores, dispatch, config.runtime, ZoneInfo(config.log.time_zone)),

@@ -19,9 +19,9 @@ SHARED = ("rock.actions", "rock.errors", "rock.settings")
 
 # A third-party library, and the modules or packages that alone import it. Types that a signature needs count too.
 LIBRARIES: dict[str, tuple[str, ...]] = {
-    "redis": ("app.database", "app.inbox", "app.nodes"),
-    "celery": ("app", "app.broker", "app.nodes", "app.wiring", "workers"),
-    "kombu": ("app.broker", "app.nodes"),
+    "redis": ("app.database", "app.inbox", "app.letters", "app.nodes"),
+    "celery": ("app", "app.broker", "app.letters", "app.nodes", "app.wiring", "workers"),
+    "kombu": ("app.broker", "app.letters", "app.nodes"),
     "flask": ("app", "app.api"),
     "werkzeug": ("app.api",),
     "yaml": ("app.config_source",),

@@ -2,7 +2,8 @@
 -- One script, so that no call slips in between a check and the sandbox's end, and a step costs one round trip.
 -- KEYS: call, sandbox
 -- ARGV: now, fingerprint, owner, is_admin, need_running, lost_before,
---       template of node hash, of node leases, of node in-flight, call id, then field/value pairs of the call
+--       template of node hash, of node leases, of node in-flight, call id,
+--       queue and message of a letter ('' for none), mark of the node in both, then field/value pairs of the call
 -- Returns {word, ...}: new|attached|done|conflict|missing|state|lost with what Python needs to answer.
 local now = tonumber(ARGV[1])
 local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'state', 'envelope', 'node')
@@ -32,7 +33,11 @@ if box[2] == 'running' then
     redis.call('HSET', KEYS[2], 'inflight', inflight)
   end
 end
-redis.call('HSET', KEYS[1], 'counted', counted, unpack(ARGV, 11))
+redis.call('HSET', KEYS[1], 'counted', counted, unpack(ARGV, 14))
 redis.call('HSET', KEYS[1], 'node', node)
 redis.call('ZADD', named(ARGV[9]), now, ARGV[10])
+if ARGV[11] ~= '' then
+  -- Ids hold no character that is special in a replacement.
+  redis.call('LPUSH', (string.gsub(ARGV[11], ARGV[13], node)), (string.gsub(ARGV[12], ARGV[13], node)))
+end
 return {'new', node}
