@@ -82,6 +82,8 @@ def _redis(config: Config) -> Process:
         # What was answered must survive a crash of Redis; a second of it may be lost, as with any fsync policy but always.
         "appendonly": "yes",
         "appendfsync": "everysec",
+        # Files pass through it: at the default of 64 MB it would fork to rewrite itself every few seconds.
+        "auto-aof-rewrite-min-size": "1gb",
         # The append-only file is the only copy needed; snapshots would cost a fork each.
         "save": "",
         "maxmemory-policy": "noeviction",

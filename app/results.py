@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.calls import Call, Claim, ClaimWord, encode, fingerprint
+from app.calls import Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
 from app.database import Client, redis_faults, script
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
@@ -49,7 +49,7 @@ class ResultStore:
             BadRequest: the request id was used for another route, sandbox or body.
             NotFound, NotRunning, SandboxGone, NodeLost: about the sandbox.
         """
-        keys, body = self._keys, encode(call.body)
+        keys, body = self._keys, encode(bulk_apart(call.body)[0])
         mark = fingerprint(call, body)
         args: list[Any] = [now, mark, call.owner, int(admin), int(need_running), now - self._lost_after]
         args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]

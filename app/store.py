@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.calls import Call, Claim, encode, fingerprint
+from app.calls import Call, Claim, bulk_apart, encode, fingerprint
 from app.database import Client, redis_faults, script
 from app.keys import Keys
 from app.records import (
@@ -52,7 +52,7 @@ class SandboxStore:
             Claim with word NEW, ATTACHED, DONE, CONFLICT (request id used for something else),
             EXISTS (id taken) or FULL (no room left on that node, or it is silent or draining).
         """
-        keys, body = self._keys, encode(call.body)
+        keys, body = self._keys, encode(bulk_apart(call.body)[0])
         mark = fingerprint(call, body)
         fields = record.to_hash()
         args: list[Any] = [now, mark, call.owner, call.call_id, record.sandbox_id, millicpus(record.cpus)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cached_property
 
 from app.calls import Call, Route
 from rock.actions import ReadFileRequest, ReadFileResponse, UploadResponse, WriteFileResponse, load
@@ -75,16 +76,15 @@ class WriteFileJob(FileJob):
     def __init__(self, call: Call) -> None:
         super().__init__(call, call.body["path"] if call.route == Route.WRITE_FILE else call.body["target_path"])
 
-    @property
+    @cached_property
     def _data(self) -> bytes:
         if self.call.route == Route.UPLOAD:
             return base64.b64decode(self.call.body["content_base64"])
         return str(self.call.body["content"]).encode("utf-8")
 
-    @property
+    @cached_property
     def _small(self) -> bool:
-        data = self._data
-        return len(data) <= scripts.SMALL and b"\0" not in data
+        return len(self._data) <= scripts.SMALL and b"\0" not in self._data
 
     def script(self) -> bytes:
         """Return the script that stores its stdin."""

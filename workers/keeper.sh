@@ -14,6 +14,7 @@ LC_ALL=C # bytes, not characters: lengths, slicing and matching below count byte
 umask 077
 R=${ROCK_RUN_DIR:-/run/rock}
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
+FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
 declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
@@ -148,7 +149,7 @@ k_inline() {
 # Report the end of call $1, with its (first) output.
 k_report() {
   WHOLE=''
-  k_emit "$1" 1 0 $INLINE final
+  k_emit "$1" 1 0 $FIRST final
   [[ ${KEY[$1]} ]] || k_emit "$1" 2 0 $INLINE final
   SAY+="done $1 ${RC[$1]} ${STATE[$1]} ${OOM[$1]:--}"$'\n'
 }

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 SYNC_TIMEOUT = 10.0
 """Seconds that a keeper has to answer a new stream."""
+PATIENCE = 1.0
+"""Seconds before a keeper that does not answer is sent what would complete a long frame."""
 STORE_AGAIN = 0.5
 """Seconds between attempts to store an answer while Redis is away."""
 REATTACH_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
@@ -129,9 +131,16 @@ class Link:
         token = secrets.token_hex(8)
         self._parser = protocol.Parser(token)
         self._station.loop.add_reader(stream.fileno(), self._readable)
-        self._watchdog = self._station.loop.call_later(SYNC_TIMEOUT, lambda: self.lost("its keeper does not answer"))
+        self._token = token
+        self._watchdog = self._station.loop.call_later(PATIENCE, self._insist)
         self._send([protocol.boot(keeper.script(), token, fresh=self._fresh)])
         self._fresh = False
+
+    def _insist(self) -> None:
+        """No answer yet: an earlier process may have died in the middle of a long frame, so complete that, and wait once more."""
+        self._watchdog = self._station.loop.call_later(SYNC_TIMEOUT, lambda: self.lost("its keeper does not answer"))
+        long = protocol.boot(keeper.script(), self._token, fresh=False, padding=protocol.LONG_PADDING)
+        self._send([long])
 
     def _engine(self, function: Callable[[str], object], then: Callable[..., None]) -> None:
         """Run an engine call on this sandbox in the pool, then go on in the loop."""

@@ -30,11 +30,15 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAX_PAYLOAD = 256 * 1024
-"""Bytes of payload in one frame; more goes in several `PUT`s."""
+MAX_TEXT = 16 * 1024
+"""Bytes of payload in a text frame, which bash reads at 40 ns a byte; from there on the fork of `head` is cheaper."""
+MAX_PAYLOAD = 1024 * 1024
+"""Bytes of payload in one binary frame; more goes in several `PUT`s."""
 
-PADDING = b"x" * (MAX_PAYLOAD + 4096) + b"\n"
-"""Completes whatever frame a host that died left half sent; the keeper drops the result."""
+PADDING = b"x" * (MAX_TEXT + 4096) + b"\n"
+"""Completes a header or a text frame that a host that died left half sent; the keeper drops the result."""
+LONG_PADDING = b"x" * (MAX_PAYLOAD + 4096) + b"\n"
+"""The same for a binary frame: for a keeper that does not answer. What is too much is read byte by byte, so it is not sent to every keeper."""
 
 STDOUT, STDERR = 1, 2
 
@@ -65,8 +69,7 @@ def frame(verb: str, id: str, a: str = "-", b: str = "-", payload: bytes = b"") 
 
 def put(id: str, kind: str, data: bytes) -> Iterator[bytes]:
     """Yield the frames that store `data` as the script (`p`) or stdin (`i`) of call `id`."""
-    # bash reads text at 40 ns a byte; from a few pages on, the fork of `head` is cheaper.
-    binary = "b" if b"\0" in data or len(data) > 16_384 else ""
+    binary = "b" if b"\0" in data or len(data) > MAX_TEXT else ""
     for offset in range(0, len(data), MAX_PAYLOAD):
         yield frame("PUT", id, kind, f"{binary}{offset}", data[offset : offset + MAX_PAYLOAD])
 
@@ -75,17 +78,16 @@ def submit(verb: str, id: str, a: str, script: bytes, stdin: bytes | None = None
     """Yield the frames of an OPEN, RUN or EXEC with its script (no NUL) and, for EXEC, its standard input."""
     if stdin:
         yield from put(id, "i", stdin)
-    if len(script) <= MAX_PAYLOAD:
+    if len(script) <= MAX_TEXT:
         yield frame(verb, id, a, flag, script)
     else:
         yield from put(id, "p", script)
         yield frame(verb, id, a, flag)
 
 
-def boot(script: bytes, token: str, *, fresh: bool) -> bytes:
+def boot(script: bytes, token: str, *, fresh: bool, padding: bytes = PADDING) -> bytes:
     """Return what is sent first on every attach; `fresh` when nobody can have written to this keeper before."""
-    padding = b"" if fresh else PADDING
-    return padding + frame("KEEPER", str(len(script)), payload=script) + frame("SYNC", token)
+    return (b"" if fresh else padding) + frame("KEEPER", str(len(script)), payload=script) + frame("SYNC", token)
 
 
 class Parser:
