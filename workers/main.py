@@ -16,6 +16,9 @@ from workers import Worker, create_worker
 
 _ROLE = str(read("ROCK_WORKER_ROLE"))
 
+# The task's thread hands a command to the relay's and goes on for a while; with the default of 5 ms the relay would wait for that.
+sys.setswitchinterval(0.0001)
+
 
 def _create() -> Worker:
     try:
