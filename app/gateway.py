@@ -10,6 +10,9 @@ from typing import Any
 import gevent
 from gunicorn.workers.ggevent import GeventWorker
 
+DRAIN_BEFORE = 3.0
+"""Seconds before the end of the graceful period at which waiting callers are let go."""
+
 
 class _Idle:
     """The time that a connection spends without a request; over when one comes, at the limit, or when we are to end."""
@@ -53,6 +56,11 @@ class ApiWorker(GeventWorker):
         super().handle_exit(sig, frame)
         # Not here: a signal handler may have interrupted the very code that keeps the set.
         gevent.spawn(self._close_idle)
+        # Whoever still waits then is told to ask again, with the request id, before the process is cut off.
+        gevent.spawn_later(max(0.0, self.cfg.graceful_timeout - DRAIN_BEFORE), self._drain)
+
+    def _drain(self) -> None:
+        self.wsgi.extensions["rock"].drain()
 
     def _close_idle(self) -> None:
         for connection in list(self._idle):

@@ -114,10 +114,11 @@ def test_bytes_with_nul_are_announced():
     assert words[3] == "b0"
 
 
-def test_the_padding_completes_the_longest_frame():
-    assert len(protocol.PADDING) > len(protocol.frame("PUT", "0123456789", "i", "b0", b"x" * protocol.MAX_PAYLOAD))
-    assert protocol.PADDING.endswith(b"\n") and protocol.boot(b":", TOKEN, fresh=False).startswith(protocol.PADDING)
-    assert protocol.boot(b":", TOKEN, fresh=True).startswith(b"KEEPER ")
+def test_the_paddings_complete_the_longest_frames():
+    text = protocol.frame("RUN", "0123456789", "s", "-", b"x" * protocol.MAX_TEXT)
+    binary = protocol.frame("PUT", "0123456789", "i", "b0", b"x" * protocol.MAX_PAYLOAD)
+    assert len(protocol.PADDING) > len(text)
+    assert len(protocol.LONG_PADDING) > len(binary)
 
 
 @given(name=st.text(max_size=50), other=st.text(max_size=50))
