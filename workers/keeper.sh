@@ -887,7 +887,7 @@ k_start_feeder() {
 }
 
 k_main() {
-  local line wait
+  local line part='' wait
   exec 2>/dev/null
   trap : HUP INT TERM PIPE
   set -m
@@ -904,7 +904,12 @@ k_main() {
   while :; do
     wait=1
     ((${#UNTOLD[@]})) && wait=0.02
-    if IFS= read -r -t $wait -u "$EV" line; then k_handle $line; fi
+    if IFS= read -r -t $wait -u "$EV" line; then
+      k_handle $part$line
+      part=''
+    else
+      part+=$line # the time was over in the middle of a line
+    fi
     ((${#UNTOLD[@]})) && k_tell
     if ((SECONDS > TICKED)); then
       TICKED=$SECONDS
