@@ -114,7 +114,11 @@ programs = st.recursive(simple, compound, max_leaves=12)
 def test_a_program_prints_and_returns_what_it_does_in_bash_itself(shell, script):
     script = f"unset a b c x i long_name\nset --\n{script}"  # what earlier examples left
     answer, direct = shell.run(script), directly(shell, script, joined=True)
-    assert comparable(answer.output) == comparable(direct.stdout)
+    if "| cat" in script and ">&2" in script:
+        # Two processes write at once: bash itself promises no order.
+        assert sorted(answer.output) == sorted(direct.stdout)
+    else:
+        assert comparable(answer.output) == comparable(direct.stdout)
     assert answer.exit_code == direct.returncode and session_is_fresh(answer)
 
 
