@@ -68,7 +68,8 @@ class Call:
         """Return the fields of the Redis hash of a new call; `body_json` is `bulk_apart`'s body, `mark` its fingerprint."""
         bulk = bulk_apart(self.body)[1]
         return {
-            **({"bulk": bulk} if bulk else {}),
+            # A long one has a key of its own (Keys.bulk): through a script it would be copied four times.
+            **({"bulk": bulk} if 0 < len(bulk) <= BULK_LIMIT else {"bulk_apart": "1"} if bulk else {}),
             "request_id": self.request_id, "owner": self.owner, "route": self.route, "sandbox": self.sandbox_id,
             "node": self.node, "created": str(self.created), "fingerprint": mark, "state": CallState.PENDING.value,
             "deadline": "" if self.deadline is None else str(self.deadline), "body": body_json,
@@ -143,6 +144,10 @@ def call_id(owner: str, request_id: str) -> str:
 
 # Members of a body that may be large texts: kept as they are beside its JSON, since writing and reading a megabyte of that costs milliseconds each time.
 _BULKY = ("content", "content_base64")
+
+
+# Characters of it that still travel with the rest of the call.
+BULK_LIMIT = 16 * 1024
 
 
 def bulk_apart(body: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

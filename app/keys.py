@@ -68,6 +68,10 @@ class Keys:
         """Hash, one call and later its envelope. Written by ResultStore; expires after completion."""
         return f"{self.prefix}call:{call_id}"
 
+    def bulk(self, call_id: str) -> str:
+        """String, a large text of a call's body (complete.lua knows this name, too). Dropped on completion, or expires."""
+        return f"{self.call(call_id)}:bulk"
+
     def blob(self, call_id: str) -> str:
         """List, chunks of a file on their way (BlobStore). Bounded; expires when nobody moves it."""
         return f"{self.prefix}blob:{call_id}"

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.calls import Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
+from app.calls import BULK_LIMIT, Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
 from app.database import Client, redis_faults, script
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
@@ -56,9 +56,16 @@ class ResultStore:
         args += [letter.key, letter.text, NODE_MARK] if letter else ["", "", NODE_MARK]
         for pair in call.to_hash(body, mark).items():
             args += pair
+        bulk = bulk_apart(call.body)[1]
         with redis_faults():
+            if len(bulk) > BULK_LIMIT:
+                # Before the claim, since a node may take the call at once. Of a refused one it expires.
+                self._redis.set(keys.bulk(call.call_id), bulk, ex=int(self._ttl), nx=True)
             reply = self._claim([keys.call(call.call_id), keys.sandbox(call.sandbox_id)], args)
         claim = Claim.from_reply(reply)
+        if len(bulk) > BULK_LIMIT and claim.word not in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.CONFLICT):
+            with redis_faults():
+                self._redis.delete(keys.bulk(call.call_id))  # no call needs it
         if claim.word in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.DONE):
             return claim
         raise refusal(call, claim)
@@ -67,7 +74,14 @@ class ResultStore:
         """Return the call with its state and, once done, its envelope; None when unknown or forgotten."""
         with redis_faults():
             fields = self._redis.hgetall(self._keys.call(call_id))
-        return Call.from_hash(call_id, fields) if fields else None
+        return Call.from_hash(call_id, self._with_bulk(call_id, fields)) if fields else None
+
+    def _with_bulk(self, call_id: str, fields: dict[str, str]) -> dict[str, str]:
+        """Return the fields of a call with the text that has a key of its own."""
+        if "bulk_apart" not in fields:
+            return fields
+        with redis_faults():
+            return {**fields, "bulk": self._redis.get(self._keys.bulk(call_id)) or ""}
 
     def read(self, call_id: str) -> str | None:
         """Return the answer of a call as JSON text; None while it is open or when it is unknown."""
@@ -108,7 +122,8 @@ class ResultStore:
             flat = self._take([self._keys.call(call_id)], [now])
         if not flat:
             return None
-        return replace(Call.from_hash(call_id, dict(zip(flat[::2], flat[1::2], strict=True))), deadline=None)
+        fields = self._with_bulk(call_id, dict(zip(flat[::2], flat[1::2], strict=True)))
+        return replace(Call.from_hash(call_id, fields), deadline=None)
 
     def complete(
         self, call_id: str, envelope: dict[str, Any], now: float,

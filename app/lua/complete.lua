@@ -9,6 +9,7 @@ if not state or state == 'done' then return 0 end
 if ARGV[5] == '1' and state ~= 'pending' then return 0 end
 redis.call('HSET', KEYS[1], 'state', 'done', 'envelope', ARGV[2], 'finished', ARGV[3])
 if ARGV[11] then redis.call('HSET', KEYS[1], 'output', ARGV[11]) end
+if redis.call('HDEL', KEYS[1], 'bulk_apart') == 1 then redis.call('DEL', KEYS[1] .. ':bulk') end
 redis.call('HDEL', KEYS[1], 'body', 'bulk')
 redis.call('EXPIRE', KEYS[1], ARGV[4])
 if node and node ~= '' then

@@ -154,3 +154,19 @@ def test_a_call_is_taken_before_its_deadline_or_never(running):
     assert running.results.take(late.call_id, 1011) is None
     # What runs goes on, however late another worker takes it over.
     assert running.results.take(early.call_id, 5000) is not None
+
+
+@pytest.mark.parametrize("length", [1, 10_000, 50_000])
+def test_a_large_text_comes_back_whole_and_is_dropped_with_the_call(running, length):
+    body = {"path": "/x", "content": "é" * length}
+    call = running.call("r", route="write_file", body=body)
+    assert running.results.claim(call, 1000).word is ClaimWord.NEW
+    assert running.results.claim(call, 1000).word is ClaimWord.ATTACHED
+    assert running.results.take(call.call_id, 1001).body == body
+    assert running.results.load(call.call_id).body == body
+    with pytest.raises(BadRequest):
+        running.results.claim(running.call("r", route="write_file", body={**body, "content": "e" * length}), 1000)
+    assert running.results.complete(call.call_id, {"status": "Success"}, 1002)
+    assert running.results.claim(call, 1003).word is ClaimWord.DONE
+    assert running.results.load(call.call_id).body == {}
+    assert not running.redis.exists(running.keys.bulk(call.call_id))

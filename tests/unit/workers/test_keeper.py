@@ -217,3 +217,11 @@ def test_an_acknowledged_call_is_forgotten(shell):
     shell.end_of(call)
     shell.send([frame("ACK", call), frame("ASK", call)])
     shell.says(call, "unknown")
+
+
+def test_an_end_at_the_moment_of_the_keepers_own_clock_is_not_lost(shell):
+    """The keeper looks up 20 ms after a command began; an event that arrives just then must not be cut in two."""
+    for number in range(60):
+        spent = 0.017 + number % 10 * 0.0005
+        assert shell.run(f"sleep {spent}; echo {number}").output == f"{number}\n".encode()
+        assert shell.run(f"sleep {spent}; echo {number}", "pipe", "EXEC").output == f"{number}\n".encode()
