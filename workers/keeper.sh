@@ -356,6 +356,7 @@ k_hold() {
 # Call $1 is over for good: answer, and start the next of its session.
 k_done() {
   local key=${KEY[$1]}
+  [[ ${STATE[$1]} == running ]] || return # told twice: by an event and by k_repair
   k_finish "$1" "$2" "$3"
   if [[ ! $key && $X_USED == "$1" ]]; then
     k_check_exec "$1"
@@ -839,12 +840,16 @@ k_feed() {
 k_tick() {
   local key pid state
   kill -0 "$FEEDER" || k_start_feeder
+  for key in "${!STATE[@]}"; do
+    [[ ${STATE[$key]} == running && ! ${KILLING[$key]} && ! ${UNTOLD[$key]} ]] && k_repair "$key"
+  done
   for key in "${!RUNNER[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} ]] || continue
     kill -0 "${RUNNER[$key]}" || k_lost_runner "$key"
   done
   for key in "${!S_WRAP[@]}"; do
     kill -0 "${S_WRAP[$key]}" || { k_shell_ended "$key" 137; continue; }
+    [[ ${S_PID[$key]} ]] || k_find_shell "$key"
     pid=${S_PID[$key]}
     [[ ${S_BUSY[$key]} && $pid && ! ${KILLING[${S_BUSY[$key]}]} ]] || { S_STUCK[$key]=''; continue; }
     state=$(k_state "$pid")
@@ -868,11 +873,29 @@ k_tell() {
   for id in "${!UNTOLD[@]}"; do ((UP - TICK[$id] >= 2)) && k_ask "$id"; done
 }
 
+# Answer call $1 if its end mark is there although its event never came: whatever became of that, nobody waits for ever.
+k_repair() {
+  local x
+  IFS= read -r -N $INLINE x <"$R/1.${SLOT[$1]}"
+  [[ $x == *$'\036'"$1 "*$'\036'* ]] || return
+  x=${x##*$'\036'"$1 "}
+  k_done "$1" "${x%%$'\036'*}" done
+}
+
 # Whoever waited for one-off command $1 was killed: end the streams and answer in its place.
 k_lost_runner() {
   local f
   for f in 1 2; do printf '\036%s 137\036' "$1" >>"$R/$f.${SLOT[$1]}"; done
   k_done "$1" 137 done
+}
+
+# The pid of the shell of session $1, should its event have been lost: the child of its parent.
+k_find_shell() {
+  local p
+  k_pids
+  for p in "${PIDS[@]}"; do
+    k_stat "${p#/proc/}" && [[ $PARENT == "${S_WRAP[$1]}" ]] && S_PID[$1]=${p#/proc/}
+  done
 }
 
 # State letter of process $1.
