@@ -17,7 +17,7 @@ K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
+declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
@@ -188,7 +188,7 @@ k_forget() {
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"
     STALE=()
@@ -417,7 +417,7 @@ k_exec_user() {
   ( exec <"$in" >&"$out" 2>&"$err" {out}>&- {err}>&- {EV}>&-; k_fresh; set +m; eval "${a[0]}" ) &
   child=$!
   set +m
-  printf 'c %s %s\n' "$id" "$child" >&"$EV"
+  printf 'c %s %s %s\n' "$id" "$child" "$out" >&"$EV"
   wait "$child"
   k_exec_end "$id" $?
 }
@@ -535,9 +535,10 @@ k_victims() {
 k_kill() {
   local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round p s root=${2:-$3} V=()
   local -A told=() SEEN=()
+  [[ ! $w && ${TAP[$id]} ]] && exec {w}>"/proc/${RUNNER[$id]}/fd/${TAP[$id]}"
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
   for round in 1 2 3; do
-    [[ $shell ]] && kill -STOP "$shell"
+    kill -STOP "$root"
     for sig in INT TERM KILL; do
       k_signal_victims "$sig" && break
     done
@@ -759,7 +760,7 @@ k_handle() {
        if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
     q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;
-    c) CHILD[$2]=$3; k_kill_early "$2" ;;
+    c) CHILD[$2]=$3 TAP[$2]=$4; k_kill_early "$2" ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
       [[ $4 == trap ]] && S_TRAP[$3]=1
@@ -845,10 +846,10 @@ k_tick() {
   done
   for key in "${!RUNNER[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} ]] || continue
-    kill -0 "${RUNNER[$key]}" || k_lost_runner "$key"
+    kill -0 "${RUNNER[$key]}" || k_unheard || k_lost_runner "$key"
   done
   for key in "${!S_WRAP[@]}"; do
-    kill -0 "${S_WRAP[$key]}" || { k_shell_ended "$key" 137; continue; }
+    kill -0 "${S_WRAP[$key]}" || { k_unheard || k_shell_ended "$key" 137; continue; }
     [[ ${S_PID[$key]} ]] || k_find_shell "$key"
     pid=${S_PID[$key]}
     [[ ${S_BUSY[$key]} && $pid && ! ${KILLING[${S_BUSY[$key]}]} ]] || { S_STUCK[$key]=''; continue; }
@@ -865,6 +866,9 @@ k_tick() {
     fi
   done
 }
+
+# Are there events to be read? Who is gone, found so after this says no, has told nothing that is still to come.
+k_unheard() { read -t 0 -u "$EV"; }
 
 # Tell the start of what runs for 20 ms or more: a short command has ended by then, and saves everybody the message.
 k_tell() {

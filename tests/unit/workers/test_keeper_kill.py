@@ -88,7 +88,13 @@ def test_a_command_that_forks_away_is_ended(shell):
 
 @pytest.mark.parametrize(
     "script",
-    ["sleep 98765", "while :; do :; done", "setsid sleep 98765; sleep 98765", "(trap '' INT TERM; sleep 98765)"],
+    [
+        "sleep 98765",
+        "while :; do :; done",
+        "setsid sleep 98765; sleep 98765",
+        "(trap '' INT TERM; sleep 98765)",
+        "(setsid sleep 98765 &); sleep 98765",
+    ],
 )
 def test_a_one_off_command_is_ended_too(keeper, script):
     call = keeper.start(f"echo a; {script}", "pipe", "EXEC")

@@ -1,10 +1,17 @@
 """A session is a bash that lives on between commands, whatever they do to it; where it ends, that is said."""
 
+import fcntl
 import os
+import signal
+import termios
+import time
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from tests.unit.workers.keeper_process import Keeper
+from tests.wire import until
 from workers.protocol import frame
 
 
@@ -194,6 +201,47 @@ def test_everything_killed_from_inside_is_noticed(keeper):
             answer = keeper.run("echo ok", session)
         # 137 (killed), or 141: its shell was written to before the keeper had looked.
         assert answer.output == b"ok\n" and answer.reopened in (137, 141)
+
+
+@pytest.mark.parametrize("verb", ["EXEC", "RUN"])
+def test_an_end_that_is_told_but_not_yet_read_is_not_taken_for_a_death(keeper, verb):
+    """Whoever waited for the command is gone when the keeper looks after its children, and what it told is still in the pipe."""
+    if verb == "RUN":
+        keeper.open("s")
+    call = keeper.start("read _ < fifo; echo whole >&2; exit 7", "pipe" if verb == "EXEC" else "s", verb)
+    keeper.says(call, "start")
+    stopped, dead = time.monotonic(), ended_children(keeper)
+    os.kill(keeper.process.pid, signal.SIGSTOP)
+    keeper.send([frame("ASK", call)])  # To be read first, so that the look after the children comes before the end is read.
+    until(lambda: unread(keeper), what="the header of ASK")
+    keeper.release()
+    until(lambda: ended_children(keeper) > dead, what="the end of the command's parent")
+    until(lambda: time.monotonic() > stopped + 1.5, what="the time of the keeper's next look")
+    os.kill(keeper.process.pid, signal.SIGCONT)
+    answer = keeper.end_of(call)
+    assert answer.exit_code == 7
+    assert (answer.stderr if verb == "EXEC" else answer.stdout).raw() == b"whole\n"
+
+
+def unread(keeper):
+    """Return how many bytes wait in the pipes that the keeper has open."""
+    total = 0
+    for fd in Path(f"/proc/{keeper.process.pid}/fd").iterdir():
+        if os.readlink(fd).startswith("pipe:") and fd.name not in "012":
+            with open(os.open(fd, os.O_RDONLY | os.O_NONBLOCK), "rb") as pipe:
+                total += int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, b"1234"), "little")
+    return total
+
+
+def ended_children(keeper):
+    """Return the children of the keeper that ended and that it has not collected yet."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            if state == "Z" and int(parent) == keeper.process.pid:
+                found.add(stat.parent.name)
+    return found
 
 
 def test_a_session_is_closed_with_all_that_it_started(shell):
