@@ -814,6 +814,8 @@ k_head_is_exact() {
 # the next host's padding and fails the check of that newline.
 k_feed() {
   local verb id a b n end x f bad full=''
+  local -A passed=() # calls that the keeper knows: they may be running, so their files stay as they are when the host submits them again
+  for id in "${!STATE[@]}"; do passed[$id]=1; done
   k_detach
   while IFS=' ' read -r verb id a b n end; do
     [[ $end == . ]] || continue
@@ -821,7 +823,7 @@ k_feed() {
     if ((n > 0)); then
       f=$R/p.$id
       [[ $verb == PUT ]] && f=$R/$a.$id
-      [[ $verb == KEEPER ]] && f=/dev/null # this keeper is already running
+      [[ $verb == KEEPER || ${passed[$id]} ]] && f=/dev/null # a keeper is running already
       x=-
       [[ $verb == PUT ]] && x=$b
       k_payload "$f" "$x" "$n" || bad=nospace
@@ -831,7 +833,13 @@ k_feed() {
     case $verb in
       KEEPER) ;;
       PUT) [[ $bad ]] && full=$id ;;
-      [A-Z]*) [[ $full == "$id" ]] && bad=nospace; printf '%s %s %s %s %s\n' "$verb" "$id" "$a" "$b" "$bad" >&"$EV" ;;
+      [A-Z]*)
+        [[ $full == "$id" ]] && bad=nospace
+        case $verb in
+          RUN | OPEN | EXEC) [[ $bad ]] || passed[$id]=1 ;;
+          ACK | KEEP) unset "passed[$id]" ;;
+        esac
+        printf '%s %s %s %s %s\n' "$verb" "$id" "$a" "$b" "$bad" >&"$EV" ;;
     esac
   done
 }

@@ -1,6 +1,8 @@
 """What the keeper promises its host: each call runs once, in order, and is answered whole, whoever asks and however often."""
 
+import os
 import secrets
+import signal
 import time
 
 import pytest
@@ -44,6 +46,17 @@ def test_a_call_submitted_again_runs_once(shell):
     shell.submit(call, "echo run >> evidence")
     shell.until(lambda: shell.answer(call).words.count("done") >= 2, "the answer again")
     assert runs_recorded(shell) == ["run"]
+
+
+def test_a_call_submitted_again_before_its_shell_has_read_it_keeps_its_output(shell):
+    pid = int(shell.run("echo $$").output)
+    os.kill(pid, signal.SIGSTOP)
+    call = shell.start("echo result")
+    shell.says(call, "start")
+    shell.submit(call, "echo result")
+    shell.until(lambda: shell.answer(call).words.count("start") >= 2, "the answer to the second")
+    os.kill(pid, signal.SIGCONT)
+    assert shell.end_of(call).output == b"result\n"
 
 
 def test_a_new_host_learns_by_asking_what_became_of_each_call(shell):
