@@ -212,7 +212,8 @@ def test_an_end_that_is_told_but_not_yet_read_is_not_taken_for_a_death(keeper, v
     keeper.says(call, "start")
     stopped, dead = time.monotonic(), ended_children(keeper)
     os.kill(keeper.process.pid, signal.SIGSTOP)
-    keeper.send([frame("ASK", call)])  # To be read first, so that the look after the children comes before the end is read.
+    # Something to be read first, so that the keeper looks after its children before it reads of the end.
+    keeper.send([frame("ASK", call)])
     until(lambda: unread(keeper), what="the header of ASK")
     keeper.release()
     until(lambda: ended_children(keeper) > dead, what="the end of the command's parent")
