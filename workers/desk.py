@@ -21,6 +21,10 @@ THANKS_AFTER = 0.1
 """Seconds after which the keeper is told that results are stored, if no next command takes the word along."""
 RAW_LIMIT = 64 * 1024
 """Bytes of output that are stored beside the envelope, for readers by offset; longer output stays with the keeper for them."""
+LISTEN_TURNS = 10
+"""How often a command's silence is looked at within its `no_output_timeout`."""
+NOWHERE = str(1 << 40)
+"""An offset beyond every output: reading there tells how long that is."""
 READ_TRIES = 60
 """How often, before the rest counts as lost beyond the keeper's cap."""
 
@@ -168,6 +172,20 @@ class Desk:
         if item.job.timeout is not None:
             left = max(0.0, item.job.timeout - spent)
             item.timers.append(self._around.later(left, lambda: self._stop(item, Stopped.TIMEOUT)))
+        if item.job.silence is not None:
+            self._listen(item, item.job.silence / LISTEN_TURNS, -1, 0)
+
+    def _listen(self, item: _Running, pause: float, known: int, quiet: int) -> None:
+        """Ask in turns how long the output is; after LISTEN_TURNS without growth beyond `known` bytes the command is ended."""
+        if item.finished or item.stopped or item.ended:
+            return
+        total = item.stdout.total
+        quiet = quiet + 1 if total == known else 0
+        if quiet >= LISTEN_TURNS:
+            self._stop(item, Stopped.SILENCE)
+            return
+        self._around.send([protocol.frame("READ", item.job.id, str(protocol.STDOUT), NOWHERE)])
+        item.timers.append(self._around.later(pause, lambda: self._listen(item, pause, total, quiet)))
 
     def _stop(self, item: _Running, why: Stopped) -> None:
         if item.finished or item.stopped or item.ended:

@@ -47,6 +47,7 @@ class Stopped(StrEnum):
 
     TIMEOUT = "timeout"
     CANCEL = "cancel"
+    SILENCE = "silence"
 
 
 @dataclass
@@ -78,6 +79,8 @@ class Job:
         self.id = call.call_id[:10]
         self.target = "file"
         self.timeout: float | None = None
+        self.silence: float | None = None
+        """Seconds without output after which the command is ended, None for none."""
 
     def script(self) -> bytes:
         """Return the script to run."""
@@ -134,7 +137,7 @@ class RunJob(Job):
         super().__init__(call)
         self.action = load(BashAction, call.body)
         self.target = protocol.session_key(self.action.session)
-        self.timeout = self.action.timeout
+        self.timeout, self.silence = self.action.timeout, self.action.no_output_timeout
 
     def script(self) -> bytes:
         """Return the line that the session's shell sources."""
@@ -149,7 +152,7 @@ class RunJob(Job):
         """Return a BashObservation. Raises CommandFailed, SessionEnded, CommandTimeout or Cancelled."""
         output, code = outcome.stdout.text(strip_newline=True), outcome.exit_code
         if outcome.stopped:
-            raise stopped(outcome, self.timeout, output=output)
+            raise stopped(outcome, self.silence if outcome.stopped is Stopped.SILENCE else self.timeout, output=output)
         session, reason = self.action.session, ""
         if outcome.reopened is not None:
             reason = f"the shell of session {session!r} had ended with exit code {outcome.reopened}; this command ran in a new one, in its last folder"
@@ -283,13 +286,13 @@ class OutputJob(Job):
         return {"data": data.decode("latin-1"), "next_offset": self.offset + len(data), "complete": complete}
 
 
-def stopped(outcome: Outcome, timeout: float | None, **details: Any) -> RockError:
-    """Return the error of a command that we ended, with the `details` that are known (output)."""
+def stopped(outcome: Outcome, limit: float | None, **details: Any) -> RockError:
+    """Return the error of a command that we ended, with its `limit` in seconds and the `details` that are known (output)."""
     ended = "; its shell ended too, the next command opens it again" if outcome.shell_ended else ""
     if outcome.stopped is Stopped.CANCEL:
         return Cancelled(f"The command was cancelled{ended}", exit_code=130, **details)
-    return CommandTimeout(
-        f"timeout: the command did not end within {timeout:g} s and was stopped{ended}",
-        exit_code=TIMEOUT_EXIT,
-        **details,
-    )
+    if outcome.stopped is Stopped.SILENCE:
+        text = f"no output for {limit:g} s: the command was stopped{ended}"
+    else:
+        text = f"timeout: the command did not end within {limit:g} s and was stopped{ended}"
+    return CommandTimeout(text, exit_code=TIMEOUT_EXIT, **details)

@@ -31,6 +31,15 @@ def test_T01_a_timeout_keeps_the_output(shell):
     assert result["output"] == "a" and result["exit_code"] == 124 and "timeout" in result["failure_reason"]
 
 
+def test_T12_a_command_that_prints_nothing_is_ended(shell):
+    ticks = shell.run("for i in 1 2 3 4 5 6 7; do echo $i; sleep 0.3; done", no_output_timeout=1)
+    assert ticks.ok and ticks.result["output"].endswith("7")
+    begun = time.monotonic()
+    result = shell.run("echo a; sleep 98765", timeout=60, no_output_timeout=1).failed(6000, "no output for 1 s")
+    assert 1 <= time.monotonic() - begun < 4 and result["output"] == "a" and result["kind"] == "command_timeout"
+    assert shell.output("echo ok") == "ok"
+
+
 def test_T03_the_session_and_its_state_stay(shell):
     shell.run("v=kept; mkdir -p d; cd d")
     shell.run("while :; do :; done", timeout=0.5).failed(6000, kind="command_timeout")

@@ -136,6 +136,8 @@ class BashAction(WaitingCall):
     session: str = wire(label(), "default")
     timeout: float | None = wire(seconds(), None)
     """Seconds; None: no limit."""
+    no_output_timeout: float | None = wire(seconds(), None)
+    """Seconds without any output after which the command is ended as by its timeout; None: no limit."""
     check: str = wire(Choice("raise", "silent", "ignore"), "raise")
     action_type: str = wire(Choice("bash"), "bash")
     is_interactive_command: bool = wire(Flag(), False)

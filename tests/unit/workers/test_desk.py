@@ -244,3 +244,20 @@ def test_any_split_of_the_output_and_any_moment_of_the_end_give_the_same_answer(
     text = data.decode("utf-8", "backslashreplace")
     assert world.answer()["result"]["output"] == (text[:-1] if data.endswith(b"\n") else text)
     assert world.answer()["result"]["exit_code"] == 3
+
+
+def test_T12_a_command_that_is_silent_for_its_limit_is_ended(world):
+    job = submitted(world, run(no_output_timeout=10))
+    world.hear("start", job, 0)
+    world.pass_time(9)
+    world.hear("data", job, 1, 1 << 40, 0, 5)  # it printed meanwhile
+    world.pass_time(9)
+    assert "KILL" not in world.verbs()
+    world.pass_time(2)
+    assert "KILL" in world.verbs()
+    world.hear_output(job, b"a\n", code=130)
+    world.hear("done", job, 130, "done")
+    result = world.answer()["result"]
+    assert (result["kind"], result["output"]) == ("command_timeout", "a") and "no output for 10 s" in result[
+        "failure_reason"
+    ]
