@@ -63,7 +63,7 @@ def run(
             _end_leftovers(config)
             _check_ports(config, role)
             try:
-                _supervise(config, role, children, report)
+                _supervise(config, role, _without_second_envhub(config, children), report)
             finally:
                 running.forget(config.server.data_dir)
     except running.AlreadyRunning as error:
@@ -144,6 +144,17 @@ def _check_ports(config: Config, role: str) -> None:
     _check_port(config.server.host, config.server.port, "the API", "--port or ROCK_PORT")
     if config.redis.embedded and role != "proxy":
         _check_port("127.0.0.1", config.redis.port, "the embedded Redis", "ROCK_REDIS__PORT, or ROCK_REDIS_URL")
+
+
+def _without_second_envhub(config: Config, children: Sequence[Process]) -> tuple[Process, ...]:
+    """Return the processes, without EnvHub if its port is taken: one serves all services of a machine."""
+    try:
+        _check_port(config.envhub.host, config.envhub.port, "EnvHub", "ROCK_ENVHUB__PORT")
+    except CannotStart as error:
+        if any(child.name == processes.ENVHUB for child in children):
+            log.warning("no EnvHub is started, GEM asks the one at %s: %s", config.envhub.base_url, error)
+        return tuple(child for child in children if child.name != processes.ENVHUB)
+    return tuple(children)
 
 
 def _check_port(host: str, port: int, what: str, setting: str) -> None:

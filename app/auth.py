@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from app.config import ApiKey
+from app.config_values import ApiKey
 from rock.errors import Unauthorized
 
 # Headers that may carry a key, in the order in which they are looked at.

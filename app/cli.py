@@ -44,7 +44,7 @@ def admin() -> None:
 @click.option("--detach", is_flag=True, help="Return when the service is up, and leave it running.")
 @env_option
 def start(port: int | None, host: str | None, role: str, detach: bool, env: str | None) -> None:
-    """Start Redis, the API, this machine's workers and beat, and keep them running."""
+    """Start Redis, the API, this machine's workers, beat and EnvHub, and keep them running."""
     overrides = _overrides(env=env, host=host, port=port)
     config = configured(overrides)
     try:
@@ -131,17 +131,40 @@ def proc(name: str, env: str | None) -> None:
     try:
         chosen = {process.name: process for process in processes.service(loaded)}
         if name not in chosen:
-            click.echo(f"{name}: not needed, ROCK_REDIS_URL names another Redis")
+            click.echo(f"{name}: not needed, another one is configured")
             processes.wait_for_end()
             return
         if name == processes.REDIS:
             # Two servers on one append-only file would destroy it; the lock goes along through exec.
             os.set_inheritable(running.take(loaded.server.data_dir), True)
-        else:
+        elif name != processes.ENVHUB:
             processes.wait_for_redis(loaded.redis.url)
     except running.AlreadyRunning as error:
         raise click.ClickException(service.already(loaded)) from error
     except ConfigError as error:
         raise click.ClickException(str(error)) from error
-    process = chosen[name]
+    _become(chosen[name], overrides)
+
+
+@click.command("start")
+@click.option("--port", type=click.IntRange(1, 65535), help="Port (default 8081).")
+@click.option("--host", help="Address (default 127.0.0.1; anything but loopback needs ROCK_API_KEYS).")
+@click.option("--db-url", help="SQLite file: a path or a sqlite:/// URL (default ~/.rock/rock_envs.db).")
+@env_option
+def envhub_start(port: int | None, host: str | None, db_url: str | None, env: str | None) -> None:
+    """Run EnvHub until told to stop."""
+    given = {"ROCK_ENVHUB__PORT": port, "ROCK_ENVHUB__HOST": host, "ROCK_ENVHUB__DB_URL": db_url}
+    overrides = {**_overrides(env=env), **{name: str(value) for name, value in given.items() if value is not None}}
+    loaded = configured(overrides)
+    try:
+        processes.check_listen(loaded)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"EnvHub runs at {loaded.envhub.host}:{loaded.envhub.port}, its file is {loaded.envhub.db_url}")
+    sys.stdout.flush()
+    _become(processes.envhub(loaded), overrides)
+
+
+def _become(process: processes.Process, overrides: dict[str, str]) -> None:
+    """Replace this process by one of the service."""
     os.execvpe(process.argv[0], process.argv, {**settings.with_prefix(""), **overrides, **process.env})

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from app import config_source as source
+from app.config_values import ApiKey, parse_database, parse_keys, parse_zone
 from app.sections import build
 
 MB = 1024**2
@@ -41,46 +41,6 @@ NAMED = {
     "ROCK_TIME_ZONE": "log.time_zone",
 }
 """Environment names with a short form, and the key that each sets."""
-
-
-@dataclass(frozen=True)
-class ApiKey:
-    """A key that callers send, who it stands for, and whether that owner sees everyone's sandboxes."""
-
-    key: str = field(repr=False)
-    owner: str = "default"
-    admin: bool = False
-
-
-def parse_keys(value: Any) -> tuple[ApiKey, ...]:
-    """Return keys from a list of `{key, owner, admin}`, or from `key1=alice,key2=bob:admin,key3`."""
-    if isinstance(value, str):
-        return tuple(_parse_key(part.strip()) for part in value.split(",") if part.strip())
-    if not isinstance(value, list | tuple):
-        raise ValueError("expected a list of {key, owner, admin}")
-    keys = []
-    for item in value:
-        if not isinstance(item, Mapping) or not item.get("key"):
-            raise ValueError("each entry needs a `key`, and may have `owner` and `admin`")
-        keys.append(build(ApiKey, item, "auth.keys[]"))
-    return tuple(keys)
-
-
-def parse_zone(value: Any) -> str:
-    """Return the name of a time zone that exists."""
-    try:
-        return ZoneInfo(str(value)).key
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise ValueError(f"{value!r} is no time zone such as UTC or Asia/Shanghai") from error
-
-
-def _parse_key(text: str) -> ApiKey:
-    """Return the key written `key`, `key=owner` or `key=owner:admin`."""
-    key, _, owner = text.partition("=")
-    owner, _, role = owner.partition(":")
-    if not key or role not in ("", "admin"):
-        raise ValueError("expected key=owner or key=owner:admin, separated by commas")
-    return ApiKey(key=key, owner=owner or "default", admin=role == "admin")
 
 
 @dataclass(frozen=True)
@@ -185,11 +145,22 @@ class Warmup:
 class EnvHub:
     """The registry of environments."""
 
+    enable: bool = True
+    """False: none is started or asked, and every GEM environment gets the default image."""
     host: str = "127.0.0.1"
+    """Listening address; anything but loopback needs `auth.keys`."""
     port: int = field(default=8081, metadata={"least": 1})
-    base_url: str = "http://localhost:8081"
-    db_url: str = "~/.rock/rock_envs.db"
+    base_url: str = ""
+    """Where it is found; empty: on this machine. One that is elsewhere is not started here."""
+    db_url: str = field(default="~/.rock/rock_envs.db", metadata={"parse": parse_database})
+    """Its SQLite file: a path or a sqlite:/// URL."""
     default_docker_image: str = "python:3.11"
+    """Image of GEM environments that are not registered."""
+
+    def is_here(self) -> bool:
+        """Return whether it is to run on this machine."""
+        parts = urlsplit(self.base_url)
+        return self.enable and parts.hostname in (*LOOPBACK, self.host) and parts.port == self.port
 
 
 @dataclass(frozen=True)
@@ -277,7 +248,9 @@ def _complete(config: Config) -> Config:
         memory=node.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     )
     server = dataclasses.replace(server, data_dir=str(Path(server.data_dir).expanduser().resolve()))
-    return dataclasses.replace(config, redis=redis, node=node, server=server)
+    hub = config.envhub
+    hub = dataclasses.replace(hub, base_url=hub.base_url.rstrip("/") or f"http://127.0.0.1:{hub.port}")
+    return dataclasses.replace(config, redis=redis, node=node, server=server, envhub=hub)
 
 
 def masked(config: Config) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from app.keys import Keys
 from app.sections import ConfigError
 
 ROLES = ("admin", "proxy")
-REDIS, API, SESSION, LIFECYCLE, BEAT = NAMES = ("redis", "api", "worker", "lifecycle", "beat")
+REDIS, API, SESSION, LIFECYCLE, BEAT, ENVHUB = NAMES = ("redis", "api", "worker", "lifecycle", "beat", "envhub")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,9 @@ def service(config: Config, role: str = "admin") -> tuple[Process, ...]:
             raise ConfigError("role proxy runs the API alone: set ROCK_REDIS_URL to the Redis that the nodes use")
         return (_api(config, role),)
     redis = (_redis(config),) if config.redis.embedded else ()
-    return (*redis, *node(config), _beat(config), _api(config, role))
+    # Last: nothing waits for it but the first GEM environment.
+    hub = (envhub(config),) if config.envhub.is_here() else ()
+    return (*redis, *node(config), _beat(config), _api(config, role), *hub)
 
 
 def node(config: Config) -> tuple[Process, ...]:
@@ -64,11 +66,12 @@ def check_listen(config: Config) -> None:
     Raises:
         ConfigError: says what to set.
     """
-    if config.server.host not in LOOPBACK and not config.auth.keys:
-        raise ConfigError(
-            f"listening on {config.server.host} would let anyone on the network run commands here: "
-            "set ROCK_API_KEYS (for example ROCK_API_KEYS=<a long random key>=<owner>) or keep server.host on 127.0.0.1"
-        )
+    for section, host in (("server", config.server.host), ("envhub", config.envhub.host)):
+        if host not in LOOPBACK and not config.auth.keys:
+            raise ConfigError(
+                f"listening on {host} would let anyone on the network run commands here: "
+                f"set ROCK_API_KEYS (for example ROCK_API_KEYS=<a long random key>=<owner>) or keep {section}.host on 127.0.0.1"
+            )
 
 
 def _redis(config: Config) -> Process:
@@ -99,10 +102,9 @@ def _redis(config: Config) -> Process:
 def _api(config: Config, role: str) -> Process:
     """The API under gunicorn; greenlets, since most requests wait for something."""
     server = config.server
-    host = f"[{server.host}]" if ":" in server.host else server.host
     argv = (
         *(sys.executable, "-m", "gunicorn", "app.main:app"),
-        *("--bind", f"{host}:{server.port}"),
+        *("--bind", _address(server.host, server.port)),
         *("--worker-class", "app.gateway.ApiWorker"),
         *("--workers", str(server.workers)),
         *("--worker-connections", str(server.connections)),
@@ -114,6 +116,25 @@ def _api(config: Config, role: str) -> Process:
         *("--log-level", "warning"),
     )
     return Process(API, argv, {"ROCK_ADMIN_ROLE": role}, stop_seconds=server.graceful_seconds + 5.0)
+
+
+def envhub(config: Config) -> Process:
+    """EnvHub under gunicorn; threads, since SQLite does not know greenlets and there is little to do."""
+    hub = config.envhub
+    argv = (
+        *(sys.executable, "-m", "gunicorn", "app.envhub.main:app"),
+        *("--bind", _address(hub.host, hub.port)),
+        *("--worker-class", "gthread", "--threads", "8"),
+        *("--graceful-timeout", "5", "--keep-alive", "15"),
+        "--no-control-socket",
+        *("--log-level", "warning"),
+    )
+    return Process(ENVHUB, argv, stop_seconds=8.0)
+
+
+def _address(host: str, port: int) -> str:
+    """Return what gunicorn binds to."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _worker(config: Config, name: str) -> Process:

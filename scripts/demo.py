@@ -66,6 +66,7 @@ def _service(folder: str, runtime: str) -> Iterator[str]:
     port, redis_port = _free_port(), _free_port()
     kept = {name: value for name, value in settings.with_prefix("").items() if not name.startswith("ROCK_")}
     ours = {"ROCK_DATA_DIR": folder, "ROCK_PORT": str(port), "ROCK_REDIS__PORT": str(redis_port)}
+    ours["ROCK_ENVHUB__ENABLE"] = "false"  # no GEM in the demo
     # A node name of its own: a service that already runs here keeps its node, and its containers.
     variables = {**kept, **ours, "ROCK_RUNTIME": runtime, "ROCK_NODE_ID": f"demo-{port}"}
     with step("starting the service (Redis, API, workers, beat)"):

@@ -42,6 +42,7 @@ class Stack:
     variables: dict[str, str] = field(default_factory=dict)
     port: int = field(default_factory=free_port)
     redis_port: int = field(default_factory=free_port)
+    envhub_port: int = field(default_factory=free_port)
     node_id: str = field(default_factory=lambda: f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     """Names the run, so that another run on this machine leaves our containers alone."""
 
@@ -55,6 +56,11 @@ class Stack:
         """The Redis of this service."""
         return self.variables.get("ROCK_REDIS_URL", f"redis://127.0.0.1:{self.redis_port}/0")
 
+    @property
+    def envhub_url(self) -> str:
+        """Where its EnvHub listens."""
+        return f"http://127.0.0.1:{self.envhub_port}"
+
     def environment(self) -> dict[str, str]:
         """Return the variables under which every `rock` command of this service runs."""
         return {
@@ -67,6 +73,9 @@ class Stack:
             "ROCK_NODE_ID": self.node_id,
             "ROCK_RUNTIME": self.runtime,
             "ROCK_BASE_URL": self.url,
+            "ROCK_ENVHUB__PORT": str(self.envhub_port),
+            "ROCK_ENVHUB_BASE_URL": self.envhub_url,
+            "ROCK_ENVHUB_DB_URL": str(self.data_dir / "envs.db"),
             **self.variables,
         }
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from flask import Flask, Response, request
 
-from app.api import body, reply
+from app import body
+from app.api import reply
 from app.auth import Identity
 from app.commands import Ask
 from app.services import Services

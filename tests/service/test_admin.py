@@ -32,7 +32,7 @@ def test_start_runs_the_whole_set_and_stop_leaves_nothing(stack):
     assert begun.returncode == 0, begun.stderr
     assert stack.url in begun.stdout and stack.node_id in begun.stdout and "local" in begun.stdout
     pids = stack.pids()
-    assert set(pids) == {"supervisor", "redis", "api", "worker", "lifecycle", "beat"}
+    assert set(pids) == {"supervisor", "redis", "api", "worker", "lifecycle", "beat", "envhub"}
 
     status = stack.rock("admin", "status", "--json")
     assert status.returncode == 0
@@ -91,7 +91,7 @@ def test_role_proxy_is_the_api_alone(server, make_stack):
     proxy.stop()
 
 
-@pytest.mark.parametrize("name", ["api", "worker", "lifecycle", "redis", "beat"])
+@pytest.mark.parametrize("name", ["api", "worker", "lifecycle", "redis", "beat", "envhub"])
 def test_a_process_that_dies_is_started_again(server, name):
     before = server.pids()
     os.kill(before[name].pid, signal.SIGKILL)

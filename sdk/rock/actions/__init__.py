@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 from rock.actions.codec import dump, load, parse, schema_of
+from rock.actions.envhub import EnvEntry, EnvNameRequest, ListEnvsRequest, RegisterEnvRequest
 from rock.actions.requests import (
     BashAction,
     BatchRequest,
@@ -71,9 +72,9 @@ __all__ = [
     "Action", "BashAction", "BashObservation", "BatchRequest", "CloseBashSessionRequest", "CloseBashSessionResponse",
     "CloseResponse", "CloseSessionRequest", "CloseSessionResponse", "Command", "CommandResponse", "CommitPhase",
     "CommitRequest", "CommitStatusResponse", "CreateBashSessionRequest", "CreateBashSessionResponse",
-    "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvMakeRequest", "EnvResetRequest",
-    "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse",
-    "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse",
+    "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvEntry", "EnvMakeRequest", "EnvNameRequest", "EnvResetRequest",
+    "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse", "ListEnvsRequest",
+    "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
     "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",

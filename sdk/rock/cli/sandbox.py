@@ -2,32 +2,16 @@
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import click
 
 from rock.actions import Command, dump
-from rock.errors import CommandFault, RockError
+from rock.cli.faults import faults
+from rock.errors import CommandFault
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.sync import Sandbox
 
 COMMAND_SECONDS = 1200.0
-
-
-class _MayHelpToRetry(click.ClickException):
-    """A failure that may be gone the next time."""
-
-    exit_code = 2
-
-
-@contextmanager
-def _faults() -> Iterator[None]:
-    """Turn the service's errors into a message and an exit code: 1, or 2 when sending it again may help."""
-    try:
-        yield
-    except RockError as error:
-        raise (_MayHelpToRetry if error.retryable else click.ClickException)(str(error)) from error
 
 
 def _attached(sandbox_id: str) -> Sandbox:
@@ -62,7 +46,7 @@ def sandbox() -> None:
 @click.option("--timeout", "seconds", type=float, default=COMMAND_SECONDS, show_default=True, help="Seconds.")
 def run(image: str, command: tuple[str, ...], memory: str, cpus: float, seconds: float) -> None:
     """Run COMMAND in a new sandbox of IMAGE, then throw the sandbox away; exits as COMMAND did."""
-    with _faults(), Sandbox(SandboxConfig(image=image, memory=memory, cpus=cpus)) as started:
+    with faults(), Sandbox(SandboxConfig(image=image, memory=memory, cpus=cpus)) as started:
         code = _execute(started, command, seconds)
     sys.exit(code)
 
@@ -73,7 +57,7 @@ def run(image: str, command: tuple[str, ...], memory: str, cpus: float, seconds:
 @click.option("--cpus", type=float, default=1.0, show_default=True)
 def start(image: str, memory: str, cpus: float) -> None:
     """Start a sandbox of IMAGE and print its id."""
-    with _faults():
+    with faults():
         started = Sandbox(SandboxConfig(image=image, memory=memory, cpus=cpus))
         started.start()
         click.echo(started.sandbox_id)
@@ -85,7 +69,7 @@ def start(image: str, memory: str, cpus: float) -> None:
 @click.option("--timeout", "seconds", type=float, default=COMMAND_SECONDS, show_default=True, help="Seconds.")
 def exec_(sandbox_id: str, command: tuple[str, ...], seconds: float) -> None:
     """Run COMMAND in a running sandbox; exits as COMMAND did."""
-    with _faults():
+    with faults():
         code = _execute(_attached(sandbox_id), command, seconds)
     sys.exit(code)
 
@@ -94,7 +78,7 @@ def exec_(sandbox_id: str, command: tuple[str, ...], seconds: float) -> None:
 @click.argument("sandbox_id")
 def status(sandbox_id: str) -> None:
     """Print what is known of a sandbox, as JSON."""
-    with _faults():
+    with faults():
         click.echo(json.dumps(dump(_attached(sandbox_id).get_status(include_all_states=True)), indent=2))
 
 
@@ -102,5 +86,5 @@ def status(sandbox_id: str) -> None:
 @click.argument("sandbox_id")
 def stop(sandbox_id: str) -> None:
     """Stop a sandbox."""
-    with _faults():
+    with faults():
         _attached(sandbox_id).stop()

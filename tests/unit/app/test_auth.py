@@ -3,7 +3,7 @@
 import pytest
 
 from app.auth import Identity, Keyring
-from app.config import ApiKey
+from app.config_values import ApiKey
 from rock.errors import Unauthorized
 
 RING = Keyring([ApiKey("alpha-key", "alice"), ApiKey("root-key", "ops", True)])
