@@ -21,6 +21,10 @@ class Identity:
     owner: str = ""
     admin: bool = False
 
+    def sees(self, owner: str) -> bool:
+        """Return whether this caller may see what belongs to `owner`."""
+        return self.admin or self.owner == owner
+
 
 class Headers(Protocol):
     """What a key is looked up in: any case-insensitive mapping of header names."""

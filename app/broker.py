@@ -21,6 +21,7 @@ class NodeTask(StrEnum):
     OPENED = "node.opened"
     START = "node.start"
     STOP = "node.stop"
+    DELETE = "node.delete"
     TRANSFER = "node.transfer"
     STATISTICS = "node.statistics"
 

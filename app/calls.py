@@ -23,6 +23,8 @@ class Route(StrEnum):
 
     START = "start"
     STOP = "stop"
+    RESTART = "restart"
+    DELETE = "delete"
     CREATE_SESSION = "create_session"
     RUN_IN_SESSION = "run_in_session"
     CLOSE_SESSION = "close_session"
@@ -58,6 +60,11 @@ class Call:
     started: float | None = None
     # The answer, once done.
     envelope: dict[str, Any] | None = field(default=None, repr=False)
+
+    @property
+    def is_start(self) -> bool:
+        """True for what begins a life of a sandbox: a start, or a restart."""
+        return self.route in (Route.START, Route.RESTART)
 
     @property
     def done(self) -> bool:

@@ -126,7 +126,12 @@ class Runtime:
     start_timeout_seconds: float = field(default=600.0, metadata={"least": 1})
     """Over pull and start, when a start names none."""
     stop_retention_seconds: float = field(default=600.0, metadata={"least": 0})
-    """How long a stopped sandbox can still be asked for."""
+    """How long a stopped sandbox, or a deleted one, can still be asked for."""
+    keep_stopped_seconds: float = field(default=600.0, metadata={"least": 0})
+    """How long the container and files of a stopped sandbox are kept for a restart or a commit, unless its start names
+    auto_delete_seconds; 0: they go with the stop."""
+    keep_stopped_limit: int = field(default=50, metadata={"least": 0})
+    """Stopped containers kept on a node at most; of more, those whose time is over first are removed."""
     result_ttl_seconds: float = field(default=3600.0, metadata={"least": 600})
     """How long an answer can be fetched again by its request id."""
     network: str = "bridge"

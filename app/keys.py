@@ -60,6 +60,10 @@ class Keys:
         """Sorted set, running sandbox -> when its lease ends (epoch seconds). Read by the node's reaper."""
         return f"{self.prefix}node:{node_id}:leases"
 
+    def node_stopped(self, node_id: str) -> str:
+        """Sorted set, stopped sandbox whose container is (or may be) still there -> when that is removed (epoch seconds)."""
+        return f"{self.prefix}node:{node_id}:stopped"
+
     def node_inflight(self, node_id: str) -> str:
         """Sorted set, call id -> when it was claimed. What a node that comes back submits again."""
         return f"{self.prefix}node:{node_id}:inflight"

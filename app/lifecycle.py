@@ -35,6 +35,7 @@ _KEPT = (
     "accelerator_type",
     "metadata",
     "runtime",
+    "auto_delete_seconds",
 )
 
 # Attempts to place while other processes take the room that was just seen.
@@ -185,9 +186,11 @@ class Lifecycle:
         """Return the record of a sandbox that starts on `node`."""
         spec = dump(request)
         lease = request.lease_seconds(self._runtime.auto_clear_minutes * 60) if self._runtime.enable_auto_clear else 0.0
+        asked = request.auto_delete_seconds
         return SandboxRecord(
             sandbox_id=call.sandbox_id, owner=call.owner, node=node.node_id, cpus=request.cpus,
-            memory=request.memory_bytes(), lease=lease, created=call.created, start_call=call.call_id,
+            memory=request.memory_bytes(), lease=lease, created=call.created,
+            retention=self._runtime.keep_stopped_seconds if asked is None else float(asked), start_call=call.call_id,
             spec={name: spec[name] for name in _KEPT}, identity=dict(headers), route_key=request.route_key or "",
             host_name=node.host_name, host_ip=node.host_ip, runtime=node.deployment,
         )  # fmt: skip

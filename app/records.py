@@ -18,11 +18,13 @@ class Event(StrEnum):
     STARTED = "started"
     START_FAILED = "start_failed"
     STOP = "stop"
+    RESTART = "restart"
     EXPIRED = "lease_expired"
     GONE = "container_gone"
     OUT_OF_MEMORY = "out_of_memory"
     NODE_LOST = "node_lost"
     DELETE = "delete"
+    AUTO_DELETE = "auto_delete"
 
     @property
     def is_death(self) -> bool:
@@ -55,7 +57,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 _JSON = ("spec", "identity", "port_mapping", "container")
-_NUMBERS = ("lease", "created", "expires", "started", "stopped")
+_NUMBERS = ("lease", "retention", "created", "expires", "started", "stopped", "deleted")
 _TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key")
 
 
@@ -72,6 +74,8 @@ class SandboxRecord:
     # Idle lease in seconds; 0: never expires.
     lease: float
     created: float
+    # Seconds for which its container and files are kept once it has stopped; 0: not at all.
+    retention: float = 0.0
     # The StartRequest without credentials, variables and docker_args: what status shows.
     spec: dict[str, Any] = field(default_factory=dict)
     # user_id, experiment_id, namespace, cluster of the caller's headers.
@@ -85,6 +89,7 @@ class SandboxRecord:
     inflight: int = 0
     started: float = 0.0
     stopped: float = 0.0
+    deleted: float = 0.0
     # Event that ended it, and the reason in words.
     stop_event: str = ""
     reason: str = ""
@@ -99,6 +104,16 @@ class SandboxRecord:
     history: list[dict[str, Any]] = field(default_factory=list)
 
     @property
+    def kept(self) -> bool:
+        """True when its container outlives its end: it has run, and is to be kept for a while."""
+        return self.retention > 0 and self.started > 0
+
+    @property
+    def has_container(self) -> bool:
+        """True when its node has made (or started again) the container of this life."""
+        return self.container.get("start") == self.start_call
+
+    @property
     def failed_start(self) -> bool:
         """True when it never ran: its status stays visible so that polling clients learn why."""
         return self.stop_event == Event.START_FAILED.value
@@ -107,9 +122,9 @@ class SandboxRecord:
         """Return the fields of the Redis hash; CPUs become thousandths, so that sums are exact."""
         fields: dict[str, Any] = {
             "owner": self.owner, "node": self.node, "cpus": millicpus(self.cpus), "memory": self.memory,
-            "lease": self.lease, "created": self.created, "state": self.state.value, "start_call": self.start_call,
+            "lease": self.lease, "retention": self.retention, "created": self.created, "state": self.state.value, "start_call": self.start_call,
             "route_key": self.route_key, "expires": self.expires, "inflight": self.inflight, "started": self.started,
-            "stopped": self.stopped, "stop_event": self.stop_event, "reason": self.reason, "host_name": self.host_name,
+            "stopped": self.stopped, "deleted": self.deleted, "stop_event": self.stop_event, "reason": self.reason, "host_name": self.host_name,
             "host_ip": self.host_ip, "runtime": self.runtime, "history": ",".join(map(json.dumps, self.history)),
         }  # fmt: skip
         fields.update({name: json.dumps(getattr(self, name)) for name in _JSON})

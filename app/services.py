@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from app.afterlife import Afterlife
 from app.auth import Keyring
 from app.commands import Commands
 from app.database import Client
@@ -9,6 +10,7 @@ from app.dispatch import Dispatch
 from app.lifecycle import Lifecycle
 from app.output import Output
 from app.results import ResultStore
+from app.roster import Roster
 from app.store import NodeStore
 from app.watch import Watch
 
@@ -19,6 +21,8 @@ class Services:
 
     keyring: Keyring
     lifecycle: Lifecycle
+    afterlife: Afterlife
+    roster: Roster
     commands: Commands
     dispatch: Dispatch
     results: ResultStore

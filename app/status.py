@@ -30,6 +30,7 @@ def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> di
         host_name=record.host_name, host_ip=record.host_ip, port_mapping=dict(record.port_mapping),
         status=phases(record, zone), cpus=record.cpus, metadata=record.spec.get("metadata") or {},
         create_time=iso(record.created, zone), start_time=iso(record.started, zone), stop_time=iso(record.stopped, zone),
+        delete_time=iso(record.deleted, zone), auto_delete_time=iso(delete_time(record), zone),
         auto_stop_time=iso(record.expires, zone) if running else None, **known,
     )  # fmt: skip
     shown = dump(response)
@@ -41,6 +42,11 @@ def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> di
 
 _FROM_SPEC = ("image", "memory", "disk", "limit_cpus", "num_gpus", "accelerator_type")
 _FROM_IDENTITY = ("user_id", "experiment_id", "namespace", "cluster")
+
+
+def delete_time(record: SandboxRecord) -> float:
+    """Return when the container and files of a stopped sandbox are deleted (epoch seconds), 0 when nothing is kept."""
+    return record.stopped + record.retention if record.state is State.STOPPED and record.kept else 0.0
 
 
 def phases(record: SandboxRecord, zone: tzinfo = UTC) -> dict[str, dict[str, Any]]:

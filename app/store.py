@@ -42,24 +42,26 @@ class SandboxStore:
         self._create, self._transition = script(redis, "create"), script(redis, "transition")
         self._renew, self._expired, self._patch = (script(redis, name) for name in ("renew", "expired", "patch"))
 
-    def create(self, record: SandboxRecord, call: Call, now: float) -> Claim:
+    def create(self, record: SandboxRecord, call: Call, now: float, *, restarts: str = "") -> Claim:
         """Make a pending sandbox: its record, the reservation on `record.node` and its start call, or nothing.
 
         Params:
             record: must carry `start_call=call.call_id`.
             now: epoch seconds.
+            restarts: the start call of the ended life that this one goes on from, on the same node; it must still be stopped.
         Returns:
             Claim with word NEW, ATTACHED, DONE, CONFLICT (request id used for something else),
-            EXISTS (id taken) or FULL (no room left on that node, or it is silent or draining).
+            EXISTS (id taken, or nothing to restart) or FULL (no room left on that node, or it is silent or draining).
         """
         keys, body = self._keys, encode(bulk_apart(call.body)[0])
         mark = fingerprint(call, body)
         fields = record.to_hash()
         args: list[Any] = [now, mark, call.owner, call.call_id, record.sandbox_id, millicpus(record.cpus)]
-        args += [record.memory, now - self._lost_after, len(fields), *_flat(fields)]
+        args += [record.memory, now - self._lost_after, restarts, len(fields), *_flat(fields)]
         args += _flat(replace(call, node=record.node).to_hash(body, mark))
         names = [keys.call(call.call_id), keys.sandbox(record.sandbox_id), keys.node(record.node)]
         names += [keys.node_sandboxes(record.node), keys.node_inflight(record.node), keys.sandboxes()]
+        names += [keys.node_stopped(record.node)]
         with redis_faults():
             return Claim.from_reply(self._create(names, args))
 
@@ -95,7 +97,7 @@ class SandboxStore:
         Params:
             only_start: move only the life that this start call began (an id may be used again).
             only_expired: move only if the lease is over and no call is in flight (the reaper's check).
-            reason: why, in words; kept with the record.
+            reason: why, in words; kept with the record ("": what is there stays).
             fields: further record fields to set.
         Returns:
             True when this call moved it; False when it was not there, or not in such a state any more.
@@ -108,8 +110,9 @@ class SandboxStore:
         keys = self._keys
         args = [sandbox_id, ",".join(sources), to.value, event.value, now, only_start, int(only_expired)]
         args += [int(self._keep_stopped), keys.node("*"), keys.node_sandboxes("*"), keys.node_leases("*"), keys.done()]
+        args += [keys.node_stopped("*"), int(event.is_death), *(("reason", reason) if reason else ()), *_flat(fields)]
         with redis_faults():
-            return self._transition([keys.sandbox(sandbox_id)], [*args, *_flat({"reason": reason, **fields})]) == "ok"
+            return self._transition([keys.sandbox(sandbox_id)], args) == "ok"
 
     def set_phase(
         self, sandbox_id: str, phase: PhaseName, status: PhaseStatus, message: str, now: float, only_start: str = ""
@@ -144,6 +147,22 @@ class SandboxStore:
         """Return at most `limit` sandboxes of `node` whose lease is over and that have no call in flight."""
         with redis_faults():
             return self._expired([self._keys.node_leases(node)], [now, self._keys.sandbox("*"), limit])
+
+    def retired(self, node: str, now: float, most: int) -> Ids:
+        """Return the stopped sandboxes of `node` whose containers are to go: their time is over, or more than `most` are kept.
+
+        Of too many, those whose time is over first go first.
+        """
+        key = self._keys.node_stopped(node)
+        with redis_faults():
+            pipe = self._redis.pipeline(transaction=False)
+            ids, due = pipe.zrange(key, 0, -1).zcount(key, "-inf", now).execute()
+        return ids[: max(due, len(ids) - most)]
+
+    def forget_stopped(self, node: str, sandbox_id: str) -> None:
+        """Note that `node` keeps no container of that stopped sandbox any more."""
+        with redis_faults():
+            self._redis.zrem(self._keys.node_stopped(node), sandbox_id)
 
     def by_node(self, node: str) -> Records:
         """Return the records of the sandboxes that hold capacity on `node`."""
@@ -249,7 +268,8 @@ class NodeStore:
         keys = self._keys
         names = [keys.node(node_id), keys.node_sandboxes(node_id), keys.node_inflight(node_id), keys.nodes()]
         with redis_faults():
-            return self._forget([*names, keys.node_leases(node_id)], [node_id, before]) == 1
+            names += [keys.node_leases(node_id), keys.node_stopped(node_id)]
+            return self._forget(names, [node_id, before]) == 1
 
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:

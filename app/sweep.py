@@ -6,7 +6,7 @@ Beat runs it every few seconds, on any node. Each step is idempotent, so two swe
 import logging
 from collections.abc import Sequence
 
-from app.calls import Call, CallState, Route
+from app.calls import Call, CallState
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore
 from app.store import NodeStore, SandboxStore
@@ -45,11 +45,9 @@ class Sweep:
             error = node_lost(node.node_id) if lost else overdue(call, now)
             if error is None:
                 continue
-            if call.route == Route.START:
+            if call.is_start:
                 self.end_start(call, error, Event.NODE_LOST if lost else Event.START_FAILED, now)
-            answered += self._results.fail(
-                call.call_id, error, now, only_pending=not lost and call.route != Route.START
-            )
+            answered += self._results.fail(call.call_id, error, now, only_pending=not lost and not call.is_start)
         if answered:
             log.warning("node %s: %d calls were answered in its place (lost: %s)", node.node_id, answered, lost)
         return answered
@@ -77,7 +75,7 @@ def overdue(call: Call, now: float) -> RockError | None:
     """
     if call.deadline is None or now < call.deadline:
         return None
-    if call.route == Route.START:
+    if call.is_start:
         waited = call.deadline - call.created
         return StartTimeout(f"the sandbox did not start within {waited:.0f} s", sandbox_id=call.sandbox_id)
     if call.state is not CallState.PENDING:

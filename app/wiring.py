@@ -4,6 +4,7 @@ from zoneinfo import ZoneInfo
 
 from celery import Celery
 
+from app.afterlife import Afterlife
 from app.auth import Keyring
 from app.blobs import BlobStore
 from app.broker import make_celery
@@ -17,6 +18,7 @@ from app.lifecycle import Lifecycle, Stores
 from app.nodes import Nodes
 from app.output import Output
 from app.results import ResultStore
+from app.roster import Roster
 from app.services import Services
 from app.store import NodeStore, SandboxStore
 from app.watch import Watch
@@ -36,9 +38,12 @@ def build(
     watch = Watch(stores.results, stores.nodes)
     celery = celery or make_celery(config)
     dispatch = Dispatch(stores.results, Nodes(celery), watch, letters=Letters(celery, keys))
+    zone = ZoneInfo(config.log.time_zone)
     return Services(
         keyring=Keyring(config.auth.keys),
-        lifecycle=Lifecycle(stores, dispatch, config.runtime, ZoneInfo(config.log.time_zone)),
+        lifecycle=Lifecycle(stores, dispatch, config.runtime, zone),
+        afterlife=Afterlife(stores, dispatch, config.runtime),
+        roster=Roster(stores, dispatch.clock, zone),
         commands=Commands(dispatch, stores.results, BlobStore(raw_redis, keys)),
         dispatch=dispatch,
         results=stores.results,

@@ -46,6 +46,8 @@ LONGER: dict[str, int] = {
     "app.broker._settings": 60,
     # The engine's verbs, one method each; splitting them would split one connection.
     "workers.deployments.engine.Engine": 20,
+    # One table: every key, one method each.
+    "app.keys.Keys": 25,
 }
 """What may be longer (lines, or public methods of a class), and up to where; each with its reason."""
 BROAD = (

@@ -61,9 +61,10 @@ class Worker:
             self._every("recover", self.agent.recover)
         if self.lifecycle:
             lifecycle = self.lifecycle
-            _patiently(lifecycle.adopt)
+            _patiently(lifecycle.reaper.adopt)
             self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
-            self._every("lifecycle", lambda now: (lifecycle.reap(now), lifecycle.recover(now)))
+            self._every("reaper", lifecycle.reaper.run)
+            self._every("recover", lifecycle.recover)
 
     def close(self) -> None:
         """End the threads; sandboxes and their commands go on."""
@@ -116,7 +117,8 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     redis = connect(config.redis.url)
     lost_after = config.node.lost_after_seconds
     results = ResultStore(redis, keys, lost_after, config.runtime.result_ttl_seconds)
-    sandboxes, node_store = SandboxStore(redis, keys, lost_after), NodeStore(redis, keys, lost_after)
+    sandboxes = SandboxStore(redis, keys, lost_after, config.runtime.stop_retention_seconds)
+    node_store = NodeStore(redis, keys, lost_after)
     celery = celery or make_celery(config)
     nodes = Nodes(celery)
     data_dir = Path(config.server.data_dir).expanduser()

@@ -47,6 +47,11 @@ class Coroner:
         """Only looks and writes the record; containers are removed by the lifecycle side."""
         self._deployment, self._sandboxes = deployment, sandboxes
 
+    def life(self, sandbox_id: str) -> str:
+        """Return what tells the sandbox's present life from others: its start call; "" when it is unknown."""
+        record = self._sandboxes.get(sandbox_id)
+        return record.start_call if record is not None else ""
+
     def examine(self, sandbox_id: str) -> RockError | None:
         """Return None if the sandbox runs, else the error for its callers; a death nobody asked for is written down."""
         record = self._sandboxes.get(sandbox_id)
@@ -93,7 +98,10 @@ class NodeAgent:
 
     def opened(self, call_id: str) -> None:
         """NodeTask.OPENED: the container of start call `call_id` runs; reach its keeper and complete the start."""
-        self._take(call_id, lambda call: self.relay.open(call.sandbox_id, lambda error: self._started(call, error)))
+        self._take(
+            call_id,
+            lambda call: self.relay.open(call.sandbox_id, call.call_id, lambda error: self._started(call, error)),
+        )
 
     def recover(self, now: float, *, all: bool = False) -> int:
         """Submit what is in flight on this node and in nobody's hand; return how many calls.
@@ -111,14 +119,14 @@ class NodeAgent:
             if call.route in SESSION_ROUTES or (call.route == Route.UPLOAD and "content_base64" in call.body):
                 self.call(call_id)
                 taken += 1
-            elif call.route == Route.START and self._container_runs(call):
+            elif call.is_start and self._container_runs(call):
                 self.opened(call_id)
                 taken += 1
         return taken
 
     def _container_runs(self, call: Call) -> bool:
         record = self.sandboxes.get(call.sandbox_id)
-        return record is not None and record.start_call == call.call_id and bool(record.container)
+        return record is not None and record.start_call == call.call_id and record.has_container
 
     def _submit(self, call: Call) -> None:
         self.relay.submit(call.sandbox_id, make_job(call, READ_LIMIT), ask=call.created < self._born)
@@ -143,8 +151,11 @@ class NodeAgent:
         """The keeper answers, or never will: complete the start accordingly."""
         now = time.time()
         if error is not None:
-            fail_start(self.sandboxes, self.results, call, error, now)
-            self.deployment.remove(call.sandbox_id)
+            # First, while the id is still taken: a start that follows at once must not lose its container.
+            try:
+                undo_start(self.deployment, call)
+            finally:
+                fail_start(self.sandboxes, self.results, call, error, now)
             return
         self.sandboxes.set_phase(
             call.sandbox_id, PhaseName.DOCKER_RUN, PhaseStatus.SUCCESS, "running", now, call.call_id
@@ -155,7 +166,7 @@ class NodeAgent:
         record = self.sandboxes.get(call.sandbox_id)
         if not moved and not _runs(record, call):
             # Stopped while it was starting: whoever did so has answered.
-            self.deployment.remove(call.sandbox_id)
+            undo_start(self.deployment, call)
             self.results.fail(
                 call.call_id, SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting"), now
             )
@@ -172,6 +183,14 @@ class NodeAgent:
 
 def _runs(record: SandboxRecord | None, call: Call) -> bool:
     return record is not None and record.start_call == call.call_id and record.state is State.RUNNING
+
+
+def undo_start(deployment: AbstractDeployment, call: Call) -> None:
+    """Undo what a start or restart made: a new container goes, one that was started again keeps its files."""
+    if call.route == Route.RESTART:
+        deployment.stop(call.sandbox_id)
+    else:
+        deployment.remove(call.sandbox_id)
 
 
 def fail_start(sandboxes: SandboxStore, results: ResultStore, call: Call, error: RockError, now: float) -> None:
@@ -200,4 +219,4 @@ def fail_start(sandboxes: SandboxStore, results: ResultStore, call: Call, error:
     )
 
 
-__all__ = ["Coroner", "NodeAgent", "NodeTask", "fail_start"]
+__all__ = ["Coroner", "NodeAgent", "NodeTask", "fail_start", "undo_start"]

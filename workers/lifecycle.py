@@ -1,4 +1,4 @@
-"""The lifecycle side of a node: slow engine work. Starts, stops, transfers, statistics, and the clean-up of what is left."""
+"""The lifecycle side of a node: slow engine work. Starts, stops, deletions, transfers, statistics."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from app.records import Event, PhaseName, PhaseStatus, State
 from app.results import ResultStore
 from app.store import SandboxStore
 from rock.actions import StartRequest, UploadResponse, dump, load
-from rock.errors import BadRequest, Internal, NotFound, RockError, SandboxGone, StartTimeout, success
+from rock.errors import AlreadyExists, BadRequest, Internal, NotFound, RockError, SandboxGone, StartTimeout, success
 from workers import scripts
-from workers.agent import fail_start
+from workers.agent import fail_start, undo_start
 from workers.deployments import docker_args
-from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Credentials, Pull
+from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
+from workers.reaper import Reaper
+from workers.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +49,22 @@ class NodeLifecycle:
         self._config, self._nodes, self.deployment = config, nodes, deployment
         self.results, self.sandboxes, self.blobs = stores.results, stores.sandboxes, stores.blobs
         self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
+        self.turns = Turns()
+        self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
     def start(self, call_id: str) -> None:
         """NodeTask.START: image, container; then the session side takes over."""
-        self._take(call_id, self._start)
+        self._take(call_id, lambda call: (self._restart if call.route == Route.RESTART else self._start)(call))
 
     def stop(self, call_id: str) -> None:
-        """NodeTask.STOP: end the sandbox and remove its container; answered when both are done."""
+        """NodeTask.STOP: end the sandbox; its container is kept for a while, or removed. Answered when that is done."""
         self._take(call_id, self._stop)
+
+    def delete(self, call_id: str) -> None:
+        """NodeTask.DELETE: remove what a stop has kept of a sandbox."""
+        self._take(call_id, self._delete)
 
     def transfer(self, call_id: str) -> None:
         """NodeTask.TRANSFER: stream a large upload into the sandbox."""
@@ -66,52 +74,11 @@ class NodeLifecycle:
         """NodeTask.STATISTICS: what the sandbox uses."""
         self._take(call_id, self._statistics)
 
-    def reap(self, now: float) -> int:
-        """End the sandboxes whose lease is over; return how many."""
-        ended = 0
-        for sandbox_id in self.sandboxes.expired(self._config.node.id, now):
-            moved = self.sandboxes.transition(
-                sandbox_id,
-                [State.RUNNING],
-                State.STOPPED,
-                Event.EXPIRED,
-                now,
-                only_expired=True,
-                reason="the idle lease ended",
-            )
-            if moved:
-                log.info("sandbox expired sandbox_id=%s", sandbox_id)
-                self.deployment.remove(sandbox_id)
-                ended += 1
-        return ended
-
-    def adopt(self, now: float) -> int:
-        """Compare the engine with Redis: remove containers nobody wants, write off sandboxes without one; return how many removed."""
-        removed, running = 0, set()
-        for sandbox_id, alive in self.deployment.list():
-            record = self.sandboxes.get(sandbox_id)
-            wanted = (
-                record is not None
-                and record.node == self._config.node.id
-                and record.state in (State.PENDING, State.RUNNING)
-            )
-            if wanted and alive:
-                running.add(sandbox_id)
-            elif not (wanted and record is not None and record.state is State.PENDING):
-                self.deployment.remove(sandbox_id)
-                removed += 1
-        for record in self.sandboxes.by_node(self._config.node.id):
-            if record.state is State.RUNNING and record.sandbox_id not in running:
-                self.sandboxes.transition(
-                    record.sandbox_id, [State.RUNNING], State.STOPPED, Event.GONE, now,
-                    only_start=record.start_call, reason="its container was not there when the node came back",
-                )  # fmt: skip
-        return removed
-
     def recover(self, now: float, *, all: bool = False) -> int:
         """Do again what is in flight on this node and was lost on its way; return how many calls."""
         work: dict[str, Callable[[str], None]] = {
-            Route.START.value: self.start, Route.STOP.value: self.stop,
+            Route.START.value: self.start, Route.RESTART.value: self.start, Route.STOP.value: self.stop,
+            Route.DELETE.value: self.delete,
             Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._give_up_upload,
         }  # fmt: skip
         taken = 0
@@ -119,7 +86,7 @@ class NodeLifecycle:
             call = self.results.load(call_id)
             if call is None or call.done or call.route not in work or (not all and now - call.created < LEFT_BEHIND):
                 continue
-            if call.route == Route.START and self._has_container(call):
+            if call.is_start and self._has_container(call):
                 continue  # with the session side
             if call.route == Route.UPLOAD and ("content_base64" in call.body or not all):
                 continue
@@ -129,7 +96,7 @@ class NodeLifecycle:
 
     def _has_container(self, call: Call) -> bool:
         record = self.sandboxes.get(call.sandbox_id)
-        return record is not None and record.start_call == call.call_id and bool(record.container)
+        return record is not None and record.start_call == call.call_id and record.has_container
 
     def _take(self, call_id: str, work: Callable[[Call], None]) -> None:
         """Do `work` on a call that waits for its answer, unless it is being done; a failure is its answer."""
@@ -156,8 +123,7 @@ class NodeLifecycle:
             self._failed(call, Internal(text, sandbox_id=call.sandbox_id))
 
     def _failed(self, call: Call, error: RockError) -> None:
-        if call.route == Route.START:
-            self.deployment.remove(call.sandbox_id)
+        if call.is_start:
             fail_start(self.sandboxes, self.results, call, error, time.time())
         else:
             self.results.fail(call.call_id, error, time.time())
@@ -176,16 +142,51 @@ class NodeLifecycle:
                 f"startup_timeout of {limit:g} s was over when the image was there", sandbox_id=call.sandbox_id
             )
         self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container")
-        state = self.deployment.start(self._spec(call, request))
-        kept = self._still_pending(call) and self.sandboxes.set_container(
-            call.sandbox_id, container={"deployment": self.deployment.name, "notes": list(state.notes)},
-            port_mapping={str(inside): outside for inside, outside in state.port_mapping.items()}, only_start=call.call_id,
-        )  # fmt: skip
-        if not kept:
+        self._bring_up(call, lambda: self._fresh(call, request))
+
+    def _restart(self, call: Call) -> None:
+        """Start a stopped container again. What ran in it, if anything still does, is of the life before."""
+        self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container again")
+        record = self.sandboxes.get(call.sandbox_id)
+
+        def again() -> tuple[ContainerState, list[dict[str, object]]]:
+            self.deployment.stop(call.sandbox_id)
+            return self.deployment.restart(call.sandbox_id), record.container.get("mounts", []) if record else []
+
+        self._bring_up(call, again)
+
+    def _fresh(self, call: Call, request: StartRequest) -> tuple[ContainerState, list[dict[str, object]]]:
+        """Return a new container's state, and its mounts for people."""
+        spec = self._spec(call, request)
+        mounts = [
+            {"type": mount.kind, "source": mount.source, "target": mount.target, "read_only": mount.read_only}
+            for mount in spec.options.mounts
+        ]
+        try:
+            return self.deployment.start(spec), mounts
+        except AlreadyExists:
+            # Left by an earlier life of this id, or by an attempt that died half-way.
             self.deployment.remove(call.sandbox_id)
-            raise SandboxGone(
-                f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id
-            )
+            return self.deployment.start(spec), mounts
+
+    def _bring_up(self, call: Call, make: Callable[[], tuple[ContainerState, list[dict[str, object]]]]) -> None:
+        """Have the container run, and hand over to the session side; undo it if that is not wanted any more."""
+        with self.turns.of(call.sandbox_id):
+            if not self._still_pending(call):
+                raise _stopped_meanwhile(call)
+            try:
+                state, mounts = make()
+                container = {"start": call.call_id, "deployment": self.deployment.name, "notes": list(state.notes)}
+                kept = self._still_pending(call) and self.sandboxes.set_container(
+                    call.sandbox_id, container={**container, "mounts": mounts},
+                    port_mapping={str(inside): outside for inside, outside in state.port_mapping.items()},
+                    only_start=call.call_id,
+                )  # fmt: skip
+                if not kept:
+                    raise _stopped_meanwhile(call)
+            except BaseException:
+                undo_start(self.deployment, call)
+                raise
         self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
 
     def _still_pending(self, call: Call) -> bool:
@@ -228,7 +229,7 @@ class NodeLifecycle:
         self.sandboxes.transition(
             call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now, reason="stop was called"
         )
-        self.deployment.remove(call.sandbox_id)
+        self.reaper.put_down(call.sandbox_id, now)
         self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
         log.info(
             "sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f",
@@ -236,6 +237,21 @@ class NodeLifecycle:
             call.sandbox_id,
             time.time() - call.created,
         )
+
+    def _delete(self, call: Call) -> None:
+        with self.turns.of(call.sandbox_id):
+            record = self.sandboxes.get(call.sandbox_id)
+            if record is not None and record.state in (State.PENDING, State.RUNNING):
+                text = f"Sandbox {call.sandbox_id} is {record.state.value}; stop it first"
+                raise BadRequest(text, sandbox_id=call.sandbox_id)
+            self.deployment.remove(call.sandbox_id)
+            if record is not None and record.state is State.STOPPED:
+                self.sandboxes.transition(
+                    call.sandbox_id, [State.STOPPED], State.DELETED, Event.DELETE, time.time(),
+                    only_start=record.start_call,
+                )  # fmt: skip
+        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is deleted"), time.time())
+        log.info("sandbox deleted request_id=%s sandbox_id=%s", call.request_id, call.sandbox_id)
 
     def _statistics(self, call: Call) -> None:
         usage = self.deployment.statistics(call.sandbox_id)
@@ -267,6 +283,10 @@ class NodeLifecycle:
         """An upload whose receiver died half-way cannot go on; the caller sends it again under a new id."""
         error = Internal("the upload was cut off when the node's process ended; send it again under a new request_id")
         self.results.fail(call_id, error, time.time())
+
+
+def _stopped_meanwhile(call: Call) -> SandboxGone:
+    return SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id)
 
 
 def _chunks(receiver: BlobReceiver) -> Iterator[bytes]:

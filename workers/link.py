@@ -37,6 +37,9 @@ REATTACH_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 class Mortician(Protocol):
     """Decides what a broken stream means."""
 
+    def life(self, sandbox_id: str) -> str:
+        """Return the start call of the sandbox's present life, "" when it is unknown. May block."""
+
     def examine(self, sandbox_id: str) -> RockError | None:
         """Return None if the sandbox runs, else the error that its callers get (the record is updated). May block."""
 
@@ -60,13 +63,13 @@ class Station:
 class Link:
     """The stream to one sandbox, and the calls in its keeper's hands. Loop thread only."""
 
-    def __init__(self, station: Station, sandbox_id: str, fresh: bool) -> None:
-        """`fresh`: nobody has written to this keeper yet. Begins to attach."""
-        self._station, self.sandbox_id, self._fresh = station, sandbox_id, fresh
+    def __init__(self, station: Station, sandbox_id: str, life: str) -> None:
+        """Begins to attach. `life`: start call of a life whose keeper nobody has written to yet; "": that which is on."""
+        self._station, self.sandbox_id, self.life, self._fresh = station, sandbox_id, life, bool(life)
         around = Surroundings(self._send, self._finish, station.loop.call_later)
         self.desk = Desk(around, station.output_limit)
         self._stream: Stream | None = None
-        self._ready = False
+        self._ready = self._over = False
         self._out: deque[memoryview] = deque()
         self._waiting: list[Callable[[RockError | None], None]] = []
         self._pending: list[tuple[Job, bool]] = []
@@ -108,23 +111,43 @@ class Link:
 
     def lost(self, why: str) -> None:
         """The stream broke: find out what became of the sandbox."""
+        if self._over:
+            return
         log.info("relay lost sandbox_id=%s reason=%s", self.sandbox_id, why)
         self.detach()
         self._engine(self._station.mortician.examine, self._examined)
 
     def _examined(self, error: RockError | None) -> None:
         if error is not None:
-            self._end(error)
+            self.end(error)
             return
         delay = REATTACH_DELAYS[min(self._attempt, len(REATTACH_DELAYS) - 1)]
         self._attempt += 1
         self._station.loop.call_later(delay, self._attach)
 
     def _attach(self) -> None:
-        self._engine(self._station.deployment.attach, self._attached)
+        if self._over:
+            return
+        self._engine(self._reach, self._attached)
+
+    def _reach(self, sandbox_id: str) -> Stream:
+        """Attach to this life of the sandbox, and to no later one: its calls must not run there. In a pool thread."""
+        stream = self._station.deployment.attach(sandbox_id)
+        if self._fresh:
+            return stream  # it has just been started, for this life
+        try:
+            life = self._station.mortician.life(sandbox_id)
+        except BaseException:
+            stream.close()
+            raise
+        if self.life not in ("", life):
+            stream.close()
+            raise restarted(sandbox_id)
+        self.life = life
+        return stream
 
     def _attached(self, stream: Stream) -> None:
-        if self._stream is not None:
+        if self._stream is not None or self._over:
             stream.close()
             return
         self._stream = stream
@@ -160,9 +183,13 @@ class Link:
         if isinstance(error, Unavailable):
             self._examined(None)
         else:
-            self._engine(self._station.mortician.examine, lambda found: self._end(found or error))
+            self._engine(self._station.mortician.examine, lambda found: self.end(found or error))
 
-    def _end(self, error: RockError) -> None:
+    def end(self, error: RockError) -> None:
+        """The sandbox, or this life of it, is over: answer all that is in hand with `error`, once."""
+        if self._over:
+            return
+        self._over = True
         self.detach()
         self._station.forget(self)
         for callback in self._waiting:
@@ -241,6 +268,12 @@ class Link:
             envelope["status"],
         )
         self.desk.stored(job)
+
+
+def restarted(sandbox_id: str) -> SandboxGone:
+    """Return the error for calls of a life that is over, whose sandbox was started again meanwhile."""
+    text = f"Sandbox {sandbox_id} was stopped, and started again since: what ran in it is gone"
+    return SandboxGone(text, sandbox_id=sandbox_id)
 
 
 def logged(function: Callable[..., object], *args: object) -> None:

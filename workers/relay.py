@@ -16,7 +16,7 @@ from app.results import ResultStore
 from rock.errors import RockError
 from workers.deployments.abstract import AbstractDeployment
 from workers.jobs import Job
-from workers.link import Link, Mortician, Station, logged
+from workers.link import Link, Mortician, Station, logged, restarted
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +63,24 @@ class Relay:
         """End a running call, or withdraw a waiting one; unknown here: nothing happens."""
         self.loop.call_soon_threadsafe(self._cancel, sandbox_id, call_id)
 
-    def open(self, sandbox_id: str, ready: Callable[[RockError | None], None]) -> None:
-        """Open the first stream to a new sandbox; `ready` is called (in a pool thread) with None once its keeper answers, or with the error."""
-        self.loop.call_soon_threadsafe(lambda: self._link(sandbox_id, fresh=True).when_ready(ready))
+    def open(self, sandbox_id: str, life: str, ready: Callable[[RockError | None], None]) -> None:
+        """Open the first stream to a sandbox that has been started, or started again.
+
+        Params:
+            life: its start call. A stream of an earlier life, and the calls on it, end.
+            ready: called (in a pool thread) with None once its keeper answers, or with the error.
+        """
+        self.loop.call_soon_threadsafe(self._open, sandbox_id, life, ready)
 
     def examine(self, sandbox_id: str) -> None:
         """The sandbox may have died: look, and answer its calls if so."""
         self.loop.call_soon_threadsafe(self._examine, sandbox_id)
+
+    def _open(self, sandbox_id: str, life: str, ready: Callable[[RockError | None], None]) -> None:
+        old = self._links.get(sandbox_id)
+        if old is not None and old.life != life:
+            old.end(restarted(sandbox_id))
+        self._link(sandbox_id, life).when_ready(ready)
 
     def _forget(self, link: Link) -> None:
         if self._links.get(link.sandbox_id) is link:
@@ -90,10 +101,10 @@ class Relay:
         if link := self._links.get(sandbox_id):
             link.cancel(call_id)
 
-    def _link(self, sandbox_id: str, fresh: bool = False) -> Link:
+    def _link(self, sandbox_id: str, life: str = "") -> Link:
         link = self._links.get(sandbox_id)
         if link is None:
-            link = self._links[sandbox_id] = Link(self._station, sandbox_id, fresh)
+            link = self._links[sandbox_id] = Link(self._station, sandbox_id, life)
         return link
 
     def _run(self) -> None:

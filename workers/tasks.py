@@ -22,6 +22,7 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
         verbs |= {
             NodeTask.START: lifecycle.start,
             NodeTask.STOP: lifecycle.stop,
+            NodeTask.DELETE: lifecycle.delete,
             NodeTask.TRANSFER: lifecycle.transfer,
             NodeTask.STATISTICS: lifecycle.statistics,
         }

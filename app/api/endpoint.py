@@ -13,6 +13,7 @@ from app import body
 from app.api import reply
 from app.auth import Identity
 from app.commands import Ask
+from app.keys import check_name
 from app.services import Services
 from rock.errors import BadRequest
 
@@ -102,6 +103,19 @@ def query_text(name: str) -> str:
     if not value:
         raise BadRequest(f"{name}: is required, as a query parameter")
     return value
+
+
+def query_whole(name: str, default: int, most: int) -> int:
+    """Return a query parameter that is a whole number from 1 to `most`. Raises BadRequest naming it."""
+    text = request.args.get(name) or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= most):
+        raise BadRequest(f"{name}: must be a whole number from 1 to {most}, is {text[:40]!r}")
+    return int(text)
+
+
+def path_id(incoming: Incoming) -> str:
+    """Return the sandbox id in the path. Raises BadRequest when it cannot be one."""
+    return check_name(incoming.path["sandbox_id"], "sandbox_id")
 
 
 def query_flag(name: str) -> bool:

@@ -7,7 +7,7 @@ from flask import Response, request
 
 from app.api.endpoint import Incoming, query_seconds
 from app.broker import NodeTask
-from app.calls import Route, call_id
+from app.calls import call_id
 from app.dispatch import envelope, unfinished
 from app.services import Services
 from rock.errors import BadRequest, RockError
@@ -29,7 +29,7 @@ def cancel(services: Services, incoming: Incoming) -> str:
     """End a call; answers when it has ended, or after a few seconds how it stands."""
     request_id = incoming.path["request_id"]
     call = services.dispatch.find(call_id(incoming.identity.owner, request_id), request_id)
-    if call.route == Route.START and not call.done:
+    if call.is_start and not call.done:
         services.lifecycle.cancel_start(call)
     elif not call.done:
         services.dispatch.nudge(NodeTask.CANCEL, call.call_id, call.node)

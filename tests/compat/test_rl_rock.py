@@ -94,5 +94,14 @@ def test_attach_and_stop(facts):
     assert facts["stopped_all_states"] == "stopped"
 
 
+def test_restart_and_delete(facts):
+    assert facts["restarted"] is True
+    assert "not_found" in facts["old_session"]
+    assert facts["files_after"] == "ünï\r\nno newline at the end"
+    assert "BadRequestRockError" in facts["restart_running"] and "only a stopped one" in facts["restart_running"]
+    assert "BadRequestRockError" in facts["delete_running"] and "stop it first" in facts["delete_running"]
+    assert facts["deleted"] == "deleted"
+
+
 def test_group(facts):
     assert facts["group"] == ["here", "here"]

@@ -99,11 +99,33 @@ async def life(sandbox, facts, url):
     facts["stopped_all_states"] = (await sandbox.get_status(include_all_states=True)).state.value
 
 
+async def afterlife(sandbox, facts):
+    """A stopped sandbox comes back with its files, and is deleted."""
+    await sandbox.restart()
+    facts["restarted"] = (await sandbox.is_alive()).is_alive
+    facts["old_session"] = await refusal(sandbox.arun(cmd="true", session="bash-1"))
+    await sandbox.create_session(CreateBashSessionRequest(session="bash-1"))
+    facts["files_after"] = (await sandbox.read_file(ReadFileRequest(path="/tmp/rock compat/a.txt"))).content
+    facts["restart_running"] = await refusal(sandbox.restart())
+    facts["delete_running"] = await refusal(sandbox.delete())
+    await sandbox.stop()
+    await sandbox.delete()
+    facts["deleted"] = (await sandbox.get_status(include_all_states=True)).state.value
+    await sandbox.delete()
+
+
 async def main(url, image, local):
     """Run everything in one sandbox, then a group of two."""
     facts = {}
     config = SandboxConfig(
-        base_url=url, image=image, memory="512m", cpus=0.5, user_id="u-1", experiment_id="e-1", namespace="n-1"
+        base_url=url,
+        image=image,
+        memory="512m",
+        cpus=0.5,
+        user_id="u-1",
+        experiment_id="e-1",
+        namespace="n-1",
+        auto_delete_seconds=300,
     )
     sandbox = Sandbox(config)
     await sandbox.start()
@@ -114,6 +136,7 @@ async def main(url, image, local):
         await processes(sandbox, facts)
         await files(sandbox, facts, local)
         await life(sandbox, facts, url)
+        await afterlife(sandbox, facts)
     finally:
         await sandbox.stop()
     group = SandboxGroup(SandboxGroupConfig(base_url=url, image=image, memory="256m", cpus=0.25, size=2))

@@ -63,7 +63,12 @@ class Api:
     def leftovers(self) -> set[str]:
         """Return the keys that belong to no record and expire at no time."""
         keys = {key.removeprefix(self.prefix) for key in self.redis.scan_iter(f"{self.prefix}*")}
-        return {key for key in keys if self.redis.ttl(self.prefix + key) < 0} - {"nodes", "sandboxes", "node:n1"}
+        return {key for key in keys if self.redis.ttl(self.prefix + key) < 0} - {
+            "nodes",
+            "sandboxes",
+            "node:n1",
+            "node:n1:stopped",
+        }
 
 
 def envelope(answer) -> dict:

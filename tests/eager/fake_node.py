@@ -47,7 +47,7 @@ class FakeNode:
         """Register every task of a node."""
         verbs = {
             NodeTask.CALL: self.call, NodeTask.CANCEL: self.cancel, NodeTask.START: self.start, NodeTask.STOP: self.stop,
-            NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
+            NodeTask.DELETE: self.delete, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
         }  # fmt: skip
         for task, verb in verbs.items():
             celery.task(name=task.value, shared=False)(_function(verb))
@@ -68,9 +68,10 @@ class FakeNode:
         if call is None:
             return
         self.ran.append(call_id)
-        if call.body["image"] == "slow":
+        image = call.body.get("image")  # a restart names none
+        if image == "slow":
             self.held.append(call)
-        elif call.body["image"] == "missing":
+        elif image == "missing":
             self._fail_start(call)
         else:
             self._started(call)
@@ -113,6 +114,14 @@ class FakeNode:
         self.ran.append(call_id)
         self.stores.sandboxes.transition(call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time())
         self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
+
+    def delete(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is None:
+            return
+        self.ran.append(call_id)
+        self.stores.sandboxes.transition(call.sandbox_id, [State.STOPPED], State.DELETED, Event.DELETE, time.time())
+        self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is deleted"), time.time())
 
     def call(self, call_id: str) -> None:
         call = self.stores.results.take(call_id, time.time())

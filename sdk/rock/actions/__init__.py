@@ -32,6 +32,7 @@ from rock.actions.requests import (
 )
 from rock.actions.responses import (
     BashObservation,
+    BatchResponse,
     CloseBashSessionResponse,
     CloseResponse,
     CommandResponse,
@@ -47,6 +48,7 @@ from rock.actions.responses import (
     ReadFileResponse,
     RemoveImageResponse,
     ResponseStatus,
+    SandboxListResponse,
     StartResponse,
     State,
     StateTransition,
@@ -69,13 +71,13 @@ SandboxStatusResponse = StatusResponse
 FileUploadResponse = UploadResponse
 
 __all__ = [
-    "Action", "BashAction", "BashObservation", "BatchRequest", "CloseBashSessionRequest", "CloseBashSessionResponse",
+    "Action", "BashAction", "BashObservation", "BatchRequest", "BatchResponse", "CloseBashSessionRequest", "CloseBashSessionResponse",
     "CloseResponse", "CloseSessionRequest", "CloseSessionResponse", "Command", "CommandResponse", "CommitPhase",
     "CommitRequest", "CommitStatusResponse", "CreateBashSessionRequest", "CreateBashSessionResponse",
     "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvEntry", "EnvMakeRequest", "EnvNameRequest", "EnvResetRequest",
     "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse", "ListEnvsRequest",
     "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
-    "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxRequest", "SandboxStatusResponse",
+    "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
     "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
     "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "schema_of",

@@ -145,6 +145,22 @@ class StatusResponse:
 
 
 @dataclass(kw_only=True)
+class SandboxListResponse:
+    """One page of a list: `total` counts all pages."""
+
+    items: list[Any] = wire(fields.List(fields.Nested(lambda: schema_of(StatusResponse))), factory=list)
+    total: int = wire(fields.Integer(), 0)
+    has_more: bool = wire(fields.Boolean(), False)
+
+
+@dataclass(kw_only=True)
+class BatchResponse:
+    """The statuses of those sandboxes of a batch that are known."""
+
+    statuses: list[Any] = wire(fields.List(fields.Nested(lambda: schema_of(StatusResponse))), factory=list)
+
+
+@dataclass(kw_only=True)
 class StatisticsResponse:
     """Use of a sandbox: percent of its own CPU and memory limit, percent of disk, bytes in and out."""
 

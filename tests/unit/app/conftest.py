@@ -40,10 +40,23 @@ class World:
             call_id(owner, request_id), request_id, owner, route, sandbox_id, body or {"command": "x"}, created=self.now
         )
 
-    def create(self, sandbox_id="s1", node="n1", cpus=1.0, memory=GB, lease=60.0, owner="", request_id=None):
+    def create(
+        self,
+        sandbox_id="s1",
+        node="n1",
+        cpus=1.0,
+        memory=GB,
+        lease=60.0,
+        owner="",
+        request_id=None,
+        retention=0.0,
+        restarts="",
+    ):
         call = self.call(request_id or f"start-{sandbox_id}", "start", sandbox_id, {"image": "x"}, owner)
-        record = SandboxRecord(sandbox_id, owner, node, cpus, memory, lease, self.now, start_call=call.call_id)
-        return self.sandboxes.create(record, replace(call, node=node), self.now)
+        record = SandboxRecord(
+            sandbox_id, owner, node, cpus, memory, lease, self.now, retention, start_call=call.call_id
+        )
+        return self.sandboxes.create(record, replace(call, node=node), self.now, restarts=restarts)
 
     def run(self, sandbox_id="s1", to=State.RUNNING, event=Event.STARTED, **options):
         return self.sandboxes.transition(sandbox_id, [State.PENDING], to, event, self.now, **options)

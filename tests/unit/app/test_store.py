@@ -312,3 +312,54 @@ def test_random_lives_never_leak_or_overbook(redis_url):
     run_state_machine_as_test(
         machine, settings=settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=checks)
     )
+
+
+def test_stopped_sandboxes_retire_in_time_and_by_number(world):
+    world.node(cpus=8.0)
+    for name, retention in (("a", 100.0), ("b", 10.0), ("c", 50.0), ("d", 0.0)):
+        world.running(name, retention=retention)
+        world.stop(name)
+    assert world.sandboxes.retired("n1", world.now, 10) == []
+    assert world.sandboxes.retired("n1", world.now, 2) == ["b"], "of too many, what ends first goes first"
+    assert world.sandboxes.retired("n1", world.now + 10, 2) == ["b"]
+    assert world.sandboxes.retired("n1", world.now + 60, 2) == ["b", "c"]
+    assert world.redis.ttl(world.keys.sandbox("a")) > 3600 >= world.redis.ttl(world.keys.sandbox("d"))
+    assert world.sandboxes.transition("b", [State.STOPPED], State.DELETED, Event.DELETE, world.now)
+    world.sandboxes.forget_stopped("n1", "c")
+    assert world.sandboxes.retired("n1", world.now + 1000, 0) == ["a"]
+
+
+def test_a_container_that_died_by_itself_is_left_to_the_reaper(world):
+    world.node()
+    world.running(retention=0.0)
+    world.stop(event=Event.GONE)
+    assert world.sandboxes.retired("n1", world.now, 10) == ["s1"]
+
+
+def test_a_new_life_on_the_node_is_not_retired_with_the_old_one(world):
+    world.node()
+    world.node("n2")
+    world.running(retention=10.0)
+    world.stop()
+    world.create(request_id="again", node="n2")
+    assert world.sandboxes.retired("n1", world.now + 10, 10) == ["s1"], "that node has the old container"
+    world.stop()
+    world.create(request_id="third", node="n1")
+    assert world.sandboxes.retired("n1", world.now + 10, 10) == []
+    assert world.sandboxes.retired("n2", world.now + 10, 10) == []
+
+
+def test_a_restart_needs_the_very_life_that_has_stopped(world):
+    world.node(cpus=1.0)
+    world.running(retention=10.0)
+    first = world.sandboxes.get("s1").start_call
+    assert world.create(request_id="r1", restarts=first).word is ClaimWord.EXISTS
+    world.stop()
+    assert world.create(request_id="r2", restarts="another").word is ClaimWord.EXISTS
+    world.create("other")
+    assert world.create(request_id="r3", restarts=first).word is ClaimWord.FULL
+    world.stop("other")
+    assert world.create(request_id="r3", restarts=first).word is ClaimWord.NEW
+    assert world.create(request_id="r3", restarts=first).word is ClaimWord.ATTACHED
+    assert world.nodes.get("n1").used_cpus == 1 and world.redis.ttl(world.keys.sandbox("s1")) == -1
+    assert world.sandboxes.retired("n1", world.now + 100, 0) == []

@@ -1,0 +1,25 @@
+"""Routes about stopped sandboxes: restart, delete; and what a sandbox has mounted."""
+
+from app.api.endpoint import Incoming, path_id
+from app.dispatch import envelope
+from app.services import Services
+
+
+def restart(services: Services, incoming: Incoming) -> str:
+    """Start a stopped sandbox again."""
+    return services.afterlife.restart(incoming.data.sandbox_id, incoming.ask)
+
+
+def restart_named(services: Services, incoming: Incoming) -> str:
+    """Start the stopped sandbox that the path names."""
+    return services.afterlife.restart(path_id(incoming), incoming.ask)
+
+
+def delete(services: Services, incoming: Incoming) -> str:
+    """Delete a stopped sandbox."""
+    return services.afterlife.delete(incoming.data.sandbox_id, incoming.ask)
+
+
+def mounts(services: Services, incoming: Incoming) -> str:
+    """Tell what a sandbox has mounted."""
+    return envelope(services.afterlife.mounts(path_id(incoming), incoming.ask))

@@ -1,0 +1,120 @@
+"""Ends what is over on a node: sandboxes whose lease has ended, containers of stopped ones, containers nobody wants."""
+
+from __future__ import annotations
+
+import logging
+
+from app.config import Config
+from app.records import Event, SandboxRecord, State
+from app.store import SandboxStore
+from workers.deployments.abstract import AbstractDeployment
+from workers.turns import Turns
+
+log = logging.getLogger(__name__)
+
+ADOPT_EVERY = 60.0
+"""Seconds between comparisons of the engine with Redis: what a lost node or a crash left is found by them."""
+
+
+class Reaper:
+    """The clean-up of one node. Each pass may be repeated, and does its work one sandbox after the other."""
+
+    def __init__(self, config: Config, sandboxes: SandboxStore, deployment: AbstractDeployment, turns: Turns) -> None:
+        self._node, self._most = config.node.id, config.runtime.keep_stopped_limit
+        self._sandboxes, self._deployment, self._turns = sandboxes, deployment, turns
+        self._adopted = 0.0
+
+    def run(self, now: float) -> None:
+        """Do one round at `now` (epoch seconds)."""
+        self.reap(now)
+        self.retire(now)
+        if now - self._adopted >= ADOPT_EVERY:
+            self.adopt(now)
+
+    def reap(self, now: float) -> int:
+        """Stop the sandboxes whose lease is over; return how many."""
+        ended = 0
+        for sandbox_id in self._sandboxes.expired(self._node, now):
+            moved = self._sandboxes.transition(
+                sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True,
+                reason="the idle lease ended",
+            )  # fmt: skip
+            if moved:
+                log.info("sandbox expired sandbox_id=%s", sandbox_id)
+                self.put_down(sandbox_id, now)
+                ended += 1
+        return ended
+
+    def put_down(self, sandbox_id: str, now: float) -> None:
+        """End what runs in a sandbox that has just been stopped. Its container stays if it is to be kept, else it goes."""
+        record = self._sandboxes.get(sandbox_id)
+        if record is not None and record.state is State.STOPPED and record.kept:
+            self._deployment.stop(sandbox_id)
+            return
+        self._deployment.remove(sandbox_id)
+        if record is not None and record.spec.get("auto_delete_seconds") == 0:
+            self._deleted(record, now)
+
+    def retire(self, now: float) -> int:
+        """Remove the containers of stopped sandboxes that were kept for long enough, or are too many; return how many."""
+        removed = 0
+        for sandbox_id in self._sandboxes.retired(self._node, now, self._most):
+            with self._turns.of(sandbox_id):
+                record = self._sandboxes.get(sandbox_id)
+                here = record is not None and record.node == self._node
+                if here and record is not None and record.state not in (State.STOPPED, State.DELETED):
+                    continue  # it was started again in the meantime
+                self._deployment.remove(sandbox_id)
+                if here and record is not None and record.kept:
+                    self._deleted(record, now)
+                self._sandboxes.forget_stopped(self._node, sandbox_id)
+                removed += 1
+        return removed
+
+    def adopt(self, now: float) -> int:
+        """Compare the engine with Redis: remove containers nobody wants, write off sandboxes without one; return how many removed."""
+        self._adopted = now
+        containers = dict(self._deployment.list())
+        records = {record.sandbox_id: record for record in self._sandboxes.many(containers)}
+        removed = sum(self._look_at(name, alive, records.get(name)) for name, alive in containers.items())
+        for record in self._sandboxes.by_node(self._node):
+            if record.state is not State.RUNNING or containers.get(record.sandbox_id):
+                continue
+            # Looked at again: it may have come up since the list was made.
+            if not self._deployment.inspect(record.sandbox_id).running:
+                self._sandboxes.transition(
+                    record.sandbox_id, [State.RUNNING], State.STOPPED, Event.GONE, now,
+                    only_start=record.start_call, reason="its container was not there when the node looked",
+                )  # fmt: skip
+        return removed
+
+    def _look_at(self, sandbox_id: str, alive: bool, record: SandboxRecord | None) -> bool:
+        """Put one container right; True if it was removed. Only a doubtful one costs a second look, in its turn."""
+        if self._is_right(record, alive):
+            return False
+        with self._turns.of(sandbox_id):
+            record = self._sandboxes.get(sandbox_id)
+            if self._is_right(record, self._deployment.inspect(sandbox_id).running):
+                return False
+            if record is not None and record.node == self._node and record.state is State.STOPPED and record.kept:
+                log.info("sandbox was stopped while the node was away sandbox_id=%s", sandbox_id)
+                self._deployment.stop(sandbox_id)
+                return False
+            log.info("container that nobody wants removed sandbox_id=%s", sandbox_id)
+            self._deployment.remove(sandbox_id)
+            return True
+
+    def _is_right(self, record: SandboxRecord | None, alive: bool) -> bool:
+        """Return whether a container may stay as it is: its sandbox is starting or running, or kept after its end."""
+        if record is None or record.node != self._node:
+            return False
+        if record.state in (State.PENDING, State.RUNNING):
+            return True  # a running one whose container is dead is written off, and then kept as a stopped one
+        return record.state is State.STOPPED and record.kept and not alive
+
+    def _deleted(self, record: SandboxRecord, now: float) -> None:
+        """Note that a stopped sandbox is no more."""
+        log.info("sandbox deleted sandbox_id=%s", record.sandbox_id)
+        self._sandboxes.transition(
+            record.sandbox_id, [State.STOPPED], State.DELETED, Event.AUTO_DELETE, now, only_start=record.start_call
+        )
