@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import mimetypes
-import shlex
-import tarfile
 import tempfile
 import uuid
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from pathlib import Path
 
 import aiohttp
 
-from rock import errors
+from rock import archive, errors
 from rock.actions import (
     BashObservation,
     Command,
@@ -101,31 +99,25 @@ class FileSystem:
     async def upload_dir(
         self, source_dir: str | Path, target_dir: str, extract_timeout: float = 600
     ) -> BashObservation:
-        """Replace target_dir in the sandbox by the contents of a local folder, sent as one archive.
+        """Replace the contents of target_dir in the sandbox by those of a local folder, sent as one archive.
+
+        Dotfiles, empty folders, modes and links come along; a target_dir that is there keeps its own mode and owner.
 
         Params:
             source_dir: the local folder.
-            target_dir: absolute; what was there is removed.
+            target_dir: absolute; what was in it is removed.
             extract_timeout: seconds to unpack.
         Raises:
-            NotADirectoryError: source_dir is no folder.
+            NotADirectoryError, OSError: source_dir is no folder, or cannot be read.
             CommandFailed: it could not be unpacked (the image has no `tar`, the disk is full).
         """
-        source = Path(source_dir)
-        if not source.is_dir():
-            raise NotADirectoryError(f"{source} is not a folder")
-        if not target_dir.startswith("/") or not target_dir.strip("/."):
-            raise errors.BadRequest(f"target_dir must be an absolute path below /, is {target_dir!r}")
-        archive = f"/tmp/rock-{uuid.uuid4().hex}.tar"
+        packed = f"/tmp/rock-{uuid.uuid4().hex}.tar"
+        command = archive.unpack_command(packed, target_dir)
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "upload.tar"
-            await asyncio.to_thread(_pack, source, local)
-            await self._sandbox.upload_by_path(local, archive)
-        target, packed = shlex.quote(target_dir), shlex.quote(archive)
-        script = (
-            f"rm -rf -- {target} && mkdir -p -- {target} && tar -xf {packed} -C {target}; s=$?; rm -f {packed}; exit $s"
-        )
-        done = await self._run(["bash", "-c", script], extract_timeout, f"{target_dir} was not unpacked")
+            await asyncio.to_thread(archive.pack, Path(source_dir), local)
+            await self._sandbox.upload_by_path(local, packed)
+        done = await self._run(command, extract_timeout, f"{target_dir} was not unpacked")
         return BashObservation(output=done.stdout + done.stderr, exit_code=0)
 
     async def download_file(self, remote_path: str, local_path: str | Path) -> FileResponse:
@@ -186,16 +178,3 @@ class FileSystem:
             said = done.stderr.strip() or f"exit code {done.exit_code}"
             raise errors.CommandFailed(f"{what}: {said}", exit_code=done.exit_code, output=done.stdout)
         return done
-
-
-def _pack(source: Path, archive: Path) -> None:
-    """Write a tar of the folder's contents; owners are left to the sandbox."""
-
-    def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-        """Return the member as root's: our user ids mean nothing there."""
-        member.uid = member.gid = 0
-        member.uname = member.gname = ""
-        return member
-
-    with tarfile.open(archive, "w") as tar:
-        tar.add(source, arcname=".", filter=anonymous)
