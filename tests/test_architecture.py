@@ -48,6 +48,8 @@ LONGER: dict[str, int] = {
     "workers.deployments.engine.Engine": 20,
     # One table: every key, one method each.
     "app.keys.Keys": 25,
+    # Mounted into sandboxes as the one file that it is.
+    "rock.rollout.swe_execute_sandbox": 360,
 }
 """What may be longer (lines, or public methods of a class), and up to where; each with its reason."""
 BROAD = (
