@@ -4,6 +4,7 @@
 - `debian:minimal`: Debian 12 and nothing else.
 - `rock-test/alpine-bash`: a busybox userland with bash and no other GNU tool, as Alpine with bash is.
 - `rock-test/nobash`: the same without bash.
+- `rock-test/swe`: `python:3.11` with a task of SWE-bench in it (scripts/swe_image.py).
 """
 
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import docker
 
+from scripts import swe_image
 from scripts.engine import CACHE, apt_install, apt_update
 from scripts.steps import StepFailed, run, step
 
@@ -41,6 +43,9 @@ def ensure(url: str) -> None:
                 with step(f"making the test image {tag}"), tempfile.TemporaryDirectory(dir=_folder()) as root:
                     make(Path(root))
                     _load(client, Path(root), tag, changes)
+        if swe_image.TAG not in present:
+            with step(f"making the test image {swe_image.TAG}"):
+                swe_image.make(client, PYTHON, _folder())
     finally:
         client.close()
 

@@ -17,7 +17,7 @@ from app import running
 from app.processes import wait_for_redis
 from scripts import compat
 from scripts import engine as engines
-from tests.service_stack import MARKER, Stack, clean_environment, end_leftovers, free_port, processes_with
+from tests.service_stack import MARKER, ROOT, Stack, clean_environment, end_leftovers, free_port, processes_with
 
 LAYERS = ("unit", "eager", "service", "engine", "compat", "chaos")
 NODE_LABEL = "rock.node"
@@ -140,7 +140,8 @@ def server(make_stack: Callable[..., Stack]) -> Stack:
 @pytest.fixture(scope="session")
 def engine_server(make_stack: Callable[..., Stack], engine_url: str) -> Stack:
     """The real service with the `docker` deployment, shared by all tests of the session."""
-    return make_stack(runtime="docker", variables={"DOCKER_HOST": engine_url}).start()
+    variables = {"DOCKER_HOST": engine_url, "ROCK_NODE__ALLOWED_MOUNTS": str(ROOT / "sdk" / "rock" / "rollout")}
+    return make_stack(runtime="docker", variables=variables).start()
 
 
 @pytest.fixture(scope="session")

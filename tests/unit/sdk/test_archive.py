@@ -11,6 +11,7 @@ import pytest
 
 from rock import archive
 from rock.errors import BadRequest
+from tests.trees import make_tree
 
 
 def tree_of(folder):
@@ -22,28 +23,6 @@ def tree_of(folder):
         mode = None if path.is_symlink() else stat.S_IMODE(seen.st_mode)
         found[str(path.relative_to(folder))] = (stat.S_IFMT(seen.st_mode), mode, content)
     return found
-
-
-def make_tree(folder):
-    """Fill a folder with all that gets lost elsewhere."""
-    (folder / ".git" / "objects").mkdir(parents=True)
-    (folder / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
-    (folder / "empty").mkdir(mode=0o700)
-    (folder / "run.sh").write_text("#!/bin/sh\necho ran\n")
-    (folder / "run.sh").chmod(0o755)
-    (folder / "secret").write_bytes(b"\0\xff")
-    (folder / "secret").chmod(0o600)
-    (folder / "link").symlink_to("run.sh")
-    (folder / "dangling").symlink_to("/nowhere/at all")
-    (folder / "to-empty").symlink_to("empty")
-    os.link(folder / "run.sh", folder / "same.sh")
-    deep = folder.joinpath(*["a-rather-long-name-of-a-folder"] * 6)
-    deep.mkdir(parents=True)
-    (deep / "fünf 'quotes'\n").write_text("x")
-    many = folder / "many"
-    many.mkdir()
-    for number in range(1200):
-        (many / f"{number}.txt").write_text(str(number))
 
 
 def unpack(archived: Path, target: Path):
