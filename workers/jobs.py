@@ -39,6 +39,12 @@ TIMEOUT_EXIT = 124
 """Exit code of a command that its timeout ended, as of timeout(1)."""
 
 
+_NO_SUCH_USER = {
+    "nouser": "the sandbox has no such user or group (/etc/passwd, /etc/group)",
+    "oneuser": "this sandbox has one user only, as which all its sessions run: it was started with docker_args --user, or without a container",
+    "noswitch": "nothing in the image can start a shell as that user; it takes mkfifo, chown, and setpriv (util-linux), chroot (coreutils), or su or nsenter (busybox)",
+}
+"""Why the keeper opens no session for a user, in words."""
 OOM_REASON = "out of memory: the kernel killed a process of the sandbox at its memory limit; start it with more memory"
 
 
@@ -181,17 +187,24 @@ class OpenJob(Job):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.request = load(CreateBashSessionRequest, call.body)
-        if self.request.remote_user:
-            raise BadRequest(
-                "remote_user: sessions as another user are not supported by this version; leave it out",
-                field="remote_user",
-            )
         self.target = protocol.session_key(self.request.session)
         self.timeout = self.request.startup_timeout
 
     def script(self) -> bytes:
         """Return the session's first command: variables and startup files."""
         return scripts.session(self.request)
+
+    def frames(self) -> Iterator[bytes]:
+        """Yield the frames that open the session, as its user if it names one."""
+        return protocol.submit(self.verb, self.id, self.target, self.script(), flag=self.request.remote_user or "-")
+
+    def refused(self, reason: str) -> RockError:
+        """Return the error for a `reject` of the keeper; those about the user are the caller's fault."""
+        why = _NO_SUCH_USER.get(reason)
+        if why is None:
+            return super().refused(reason)
+        user = self.request.remote_user
+        return BadRequest(f"remote_user {user!r}: {why}", field="remote_user", sandbox_id=self.call.sandbox_id)
 
     def answer(self, outcome: Outcome) -> object:
         """Return what the startup printed. Raises CommandFailed, SessionEnded, CommandTimeout or Cancelled."""

@@ -13,17 +13,19 @@ K_HAD_LC_ALL=${LC_ALL+set} K_LC_ALL=${LC_ALL-} K_UMASK=$(umask)
 LC_ALL=C # bytes, not characters: lengths, slicing and matching below count bytes
 umask 077
 R=${ROCK_RUN_DIR:-/run/rock}
+USERS=/run/rock-users # the files of other users' sessions: a folder that only root may list, and make files in
 K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE
+declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
-# could only delay the next command: nobody sees a prompt. Sourced again (see k_remind) it does nothing.
-FIN='\\builtin set -- "$?"
+# could only delay the next command: nobody sees a prompt. Sourced again (see k_remind) it does nothing, nor for a call that it is not about.
+FIN='\\builtin set -- "$?" "$2"
+\\builtin test "$2" = %s || \\builtin return "$1"
 \\builtin printf "\\036%s %%s\\036" "$1" >|%q
 \\exec >/dev/null 2>&1
 \\builtin jobs -p >|%q
@@ -204,7 +206,7 @@ k_session() {
   unset "S_IN[$key]"
   k_detach
   set -m
-  ( k_fresh; exec {EV}>&-; exec bash --noprofile --norc --noediting -i ) <&"$in" {in}>&- >/dev/null 2>&1 &
+  ( k_fresh; exec {EV}>&-; k_shell "$key" ) <"/proc/$BASHPID/fd/$in" {in}>&- >/dev/null 2>&1 & # to read only: what runs in it cannot fill the pipe, and so block us
   pid=$!
   set +m # with job control on, `wait` would return when the shell is only stopped
   printf 'p %s %s %s\n' "$key" "$pid" "$gen" >&"$EV"
@@ -219,16 +221,20 @@ k_open() {
   S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]='' S_GEN[$key]=$((++N)) # a name may be used again before its former shell is gone
   k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
+  [[ ${S_USER[$key]} ]] && k_hear "$key"
   # The traps are how k_kill makes the shell drop the rest of a command. Two, used in turn: bash takes the one that was left by an interrupt for still
   # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets.
   printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
+  [[ ${S_USER[$key]} ]] && printf '%s\n' '\builtin test -x . || \builtin cd || \builtin cd /' >&"$in"
 }
 
 # Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
 # else the spare one. A pipe of its own for each command keeps late output of background jobs out of later answers; its writer costs two forks.
 k_pipe() {
   [[ ${S_W[$1]} && ! ${S_USED[$1]} ]] || k_drop_pipe "$1"
-  if [[ ! ${S_W[$1]} ]]; then
+  if [[ ! ${S_W[$1]} && ${S_USER[$1]} ]]; then
+    k_user_pipe "$1" || return
+  elif [[ ! ${S_W[$1]} ]]; then
     [[ $SPARE_W ]] || k_spare
     S_W[$1]=$SPARE_W S_SLOT[$1]=$SPARE_SLOT SPARE_W='' WANT_SPARE=1
   fi
@@ -242,6 +248,7 @@ k_drop_pipe() {
   [[ $w ]] || return
   exec {w}>&-
   [[ ${S_USED[$1]} ]] || STALE+=("$R/1.${S_SLOT[$1]}")
+  [[ ${S_USER[$1]} ]] && STALE+=("${S_USER[$1]%%:*}.o${S_SLOT[$1]}")
   unset "S_W[$1]" "S_SLOT[$1]" "S_USED[$1]"
 }
 
@@ -264,10 +271,8 @@ k_pids() {
 
 # Hand call $2 to the idle shell of session $1.
 k_dispatch() {
-  local key=$1 id=$2 w
-  k_pipe "$key"
-  w=${S_W[$key]}
-  if ! printf ' </dev/null >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >>"$R/p.$id"; then
+  local key=$1 id=$2 w c f out
+  if ! k_pipe "$key" || ! k_command "$key" "$id"; then
     STATE[$id]=''
     SAY+="reject $id nospace"$'\n'
     return 1
@@ -279,17 +284,36 @@ k_dispatch() {
   SLOT[$id]=${S_SLOT[$key]} OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id S_USED[$key]=1
   k_uptime
   TICK[$id]=$UP
-  printf "$FIN" "$id" "/proc/$K/fd/$w" "$R/j.$key" "$R/e.$key" "$R/f.$id" "$id" "/proc/$K/fd/$EV" >"$R/f.$id"
   # On one line, so that no prompt comes between. Where an interrupt drops the rest of the line, k_remind asks for the report.
   # What an EXIT trap prints comes after all redirections of the command are undone: for it the shell's own output is the pipe, too. Not under `set -x`,
   # which would trace our lines into it.
-  [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >/proc/%s/fd/%s 2>&1\n' "$K" "$w" >&"${S_IN[$key]}"
-  printf '\\builtin . %q; \\builtin . %q -\n' "$R/p.$id" "$R/f.$id" >&"${S_IN[$key]}"
+  [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >%s 2>&1\n' "$out" >&"${S_IN[$key]}"
+  printf '\\builtin . %q; \\builtin . %q - %s\n' "$c" "$f" "$id" >&"${S_IN[$key]}"
   UNTOLD[$id]=1
 }
 
 # Ask the shell of session $1 for the report on call $2; it reads that when it is through with the command, and it does nothing if it has reported.
-k_remind() { printf '\\builtin . %q -\n' "$R/f.$2" >&"${S_IN[$1]}"; }
+k_remind() {
+  local f=$R/f.$2
+  [[ ${S_USER[$1]} ]] && f=${S_USER[$1]%%:*}.f
+  printf '\\builtin . %q - %s\n' "$f" "$2" >&"${S_IN[$1]}"
+}
+
+# Write the two files that the shell of session $1 sources for call $2, whose names it leaves in c and f; the output goes to pipe $out.
+k_command() {
+  local key=$1 id=$2 a
+  w=${S_W[$key]} out=/proc/$K/fd/$w c=$R/p.$id f=$R/f.$id
+  if [[ ${S_USER[$key]} ]]; then
+    a=${S_USER[$key]%%:*}
+    out=$a.o${S_SLOT[$key]} c=$a.c f=$a.f
+    printf '%s\n' "$id" >"$a.b" && printf "$FIN" "$id" "$id" "$out" "$a.v" "$a.e" "$f" "$id" "$a.v" >"$f" || return
+    mapfile -d '' a <"$R/p.$id"
+    printf '%s </dev/null >%s 2>&1\n' "$a" "$out" >"$c"
+  else
+    printf "$FIN" "$id" "$id" "$out" "$R/j.$key" "$R/e.$key" "$f" "$id" "/proc/$K/fd/$EV" >"$f"
+    printf ' </dev/null >%s 2>&1\n' "$out" >>"$c"
+  fi
+}
 
 # Start the next waiting call of session $1, if its shell is idle.
 k_next() {
@@ -307,13 +331,13 @@ k_shell_ended() {
   [[ $in ]] || return
   while [[ $id ]] && read -t 0 -u "$in" && IFS= read -r -t 0.1 -u "$in" line; do
     # Not a word of it was read: the shell was about to end for what came before (`set -t`), and a new one will run it.
-    [[ $line == '\builtin . '*"/p.$id; "* ]] && again=$id
+    [[ $line == '\builtin . '*'; '*" - $id" ]] && again=$id
   done
   if [[ $again ]]; then
     unset "OUT[$id]"
     STATE[$id]=queued
-    mapfile -d '' w <"$R/p.$id"
-    printf %s "${w[0]%' </dev/null >/proc/'*}" >"$R/p.$id" # where its output goes is decided anew
+    [[ ${S_USER[$key]} ]] || mapfile -d '' w <"$R/p.$id"
+    [[ ${S_USER[$key]} ]] || printf %s "${w[0]%' </dev/null >/proc/'*}" >"$R/p.$id" # where its output goes is decided anew
     w=''
   elif [[ $id ]]; then
     w=${OUT[$id]}
@@ -329,6 +353,8 @@ k_shell_ended() {
   again+="${again:+ }${S_QUEUE[$key]}"
   exec {in}>&-
   k_drop_pipe "$key"
+  [[ ${S_EAR[$key]} ]] && kill "${S_EAR[$key]}"
+  unset "S_EAR[$key]"
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   S_ENDED[$key]=$2
   SAY+="ended $key $2"$'\n'
@@ -341,8 +367,10 @@ k_shell_ended() {
 
 # Open session $1 again after its shell ended, with the folder and the exported variables that the last whole command left; call $2 says so.
 k_reopen() {
+  local e=$R/e.$1
+  [[ ${S_USER[$1]} ]] && e=${S_USER[$1]%%:*}.e
   k_open "$1"
-  printf '. %q\n' "$R/e.$1" >&"${S_IN[$1]}"
+  printf '. %q\n' "$e" >&"${S_IN[$1]}"
   SAY+="reopened $2 ${S_ENDED[$1]}"$'\n'
   unset "S_ENDED[$1]"
 }
@@ -382,6 +410,165 @@ k_finish() {
   fi
   unset "OUT[$id]"
   k_report "$id"
+}
+
+# --- sessions of another user --------------------------------------------------------------------------------------------------------------
+
+# Their processes can open none of the keeper's pipes and files. For each such session, root makes some that belong to its user, in $USERS: `.c` the
+# command, `.f` the report on it, `.e` folder and variables, `.oN` a FIFO for output, `.v` one for reports (and `.b`, root's, the call that they may be
+# about). Root reads none of them but the FIFOs, and takes from `.v` only what it expects. S_USER holds `prefix:tool:uid:gid:groups:name:home:shell`.
+
+# Look up user $1 (name or number, perhaps with `:group`) in the image's files, as engines do, into U_*. False when there is none.
+k_user() {
+  local user=${1%%:*} group='' name x id gid home shell passwd=/dev/null groups=/dev/null
+  [[ -f /etc/passwd ]] && passwd=/etc/passwd
+  [[ -f /etc/group ]] && groups=/etc/group
+  [[ $1 == *:* ]] && group=${1#*:}
+  U_NAME=$user U_UID='' U_GID=0 U_GROUPS='' U_HOME=/ U_SHELL='' U_LISTED=''
+  [[ $user =~ ^[0-9]{1,10}$ ]] && U_UID=$((10#$user))
+  while IFS=: read -r name x id gid x home shell || [[ $name ]]; do
+    [[ ($name == "$user" || $id == "$user") && $id =~ ^[0-9]{1,10}$ && $gid =~ ^[0-9]{1,10}$ ]] || continue
+    U_NAME=$name U_UID=$id U_GID=$gid U_HOME=${home:-/} U_SHELL=$shell U_LISTED=1
+    break
+  done <"$passwd"
+  [[ $group =~ ^[0-9]{1,10}$ ]] && U_GID=$((10#$group)) && x=found || x=''
+  while IFS=: read -r name _ id home || [[ $name ]]; do
+    [[ $id =~ ^[0-9]{1,10}$ ]] || continue
+    if [[ $group ]]; then
+      [[ $name == "$group" ]] && U_GID=$id x=found
+    elif [[ ,$home, == *,"$U_NAME",* && $U_LISTED ]]; then
+      U_GROUPS+=${U_GROUPS:+,}$id
+    fi
+  done <"$groups"
+  [[ $U_SHELL == */nologin || $U_SHELL == */false || $U_SHELL != /* ]] && U_SHELL=$BASH
+  [[ $group ]] && U_LISTED=''
+  [[ $U_UID && ( ! $group || $x ) ]] && ((U_UID < 2147483648 && U_GID < 2147483648))
+}
+
+# Let session $1 be one of user $2; false, with the reason in WHY, when that cannot be.
+k_admit() {
+  local key=$1 a=$USERS/$((++N)) tool
+  WHY=nouser
+  k_user "$2" || return
+  ((U_UID == EUID)) && [[ $2 != *:* || $U_GID == "${GROUPS[0]}" ]] && return # as the keeper's own
+  WHY=oneuser
+  [[ $EUID == 0 && -d $USERS && ! $ROCK_RUN_DIR ]] || return
+  WHY=nospace
+  : >"$a.b" && : >"$a.c" && : >"$a.f" && : >"$a.e" || return
+  WHY=noswitch
+  mkfifo "$a.v" && chown "$U_UID:$U_GID" "$a.c" "$a.f" "$a.e" "$a.v" || return
+  for tool in setpriv chroot su nsenter; do
+    type -P "$tool" >/dev/null || continue
+    case $tool in
+      su) [[ $U_LISTED ]] || continue ;;
+      nsenter) [[ ! $U_GROUPS ]] || continue ;;
+    esac
+    # It must become that user, stay the same process, reach its own files, and not be able to put any beside them.
+    [[ $(k_as "$tool" --noprofile --norc -c '[[ -r $1 && ! -w ${1%/*} ]] && echo $EUID $PPID' - "$a.c" </dev/null) == "$U_UID $K" ]] || continue
+    S_USER[$key]=$a:$tool:$U_UID:$U_GID:$U_GROUPS:$U_NAME:$U_HOME:$U_SHELL
+    return 0
+  done
+  STALE+=("$a".{b,c,f,e,v})
+  return 1
+}
+
+# Become the user in U_* by tool $1, as bash with the other arguments: the numbers from setpriv or coreutils' chroot; busybox has neither, but a su that
+# knows users by name, and a nsenter that knows no groups. No descriptor beyond the first three comes along.
+k_as() {
+  local tool=$1 fd groups=--clear-groups
+  shift
+  set +f
+  for fd in "/proc/$BASHPID/fd/"*; do
+    fd=${fd##*/}
+    ((fd > 2)) && exec {fd}>&-
+  done
+  [[ $U_GROUPS ]] && groups=--groups=$U_GROUPS
+  export HOME=$U_HOME USER=$U_NAME LOGNAME=$U_NAME SHELL=$U_SHELL
+  case $tool in
+    setpriv) exec setpriv --reuid="$U_UID" --regid="$U_GID" "$groups" bash "$@" ;;
+    chroot) exec chroot --skip-chdir --userspec="$U_UID:$U_GID" --groups="$U_GROUPS" / bash "$@" ;;
+    su) exec su -m -s "$BASH" "$U_NAME" -c 'exec bash "$@"' bash "$@" ;;
+    nsenter) exec nsenter -S "$U_UID" -G "$U_GID" bash "$@" ;;
+  esac
+}
+
+# Have the user of session $1 in U_*, and the session's path prefix and tool in U_FILES and U_TOOL. False for a session of the keeper's own user.
+k_whose() {
+  local IFS=:
+  [[ ${S_USER[$1]} ]] || return
+  set -- ${S_USER[$1]}
+  U_FILES=$1 U_TOOL=$2 U_UID=$3 U_GID=$4 U_GROUPS=$5 U_NAME=$6 U_HOME=$7 U_SHELL=$8
+}
+
+# Become the shell of session $1.
+k_shell() {
+  if k_whose "$1"; then
+    k_as "$U_TOOL" --noprofile --norc --noediting -i
+    exit 126 # never root's
+  fi
+  exec bash --noprofile --norc --noediting -i
+}
+
+# Have a new output pipe for session $1, as k_spare's, which its user's processes can open.
+k_user_pipe() {
+  local w f
+  k_whose "$1"
+  f=$U_FILES.o$((++N))
+  : >"$R/1.$N" && mkfifo "$f" && chown "$U_UID:$U_GID" "$f" || return
+  exec {w}<>"$f" || return
+  S_W[$1]=$w S_SLOT[$1]=$N
+  k_write "$R/1.$N" <"$f" &
+}
+
+# Listen to the reports of session $1: one for each call that it was given. Lines of digits before it are its jobs.
+k_hear() {
+  k_whose "$1"
+  k_listen "$1" "$U_FILES" &
+  S_EAR[$1]=$!
+}
+
+k_listen() {
+  local line jobs='' want last='' v
+  k_detach
+  exec {v}<>"$2.v" >/dev/null </dev/null
+  while IFS= read -r -n 256 -u "$v" line; do
+    if [[ $line =~ ^[0-9]{1,10}$ ]]; then
+      ((${#jobs} < 65536)) && jobs+=$line$'\n'
+    elif [[ $line =~ ^d\ ([0-9a-f]+)\ ([0-9]{1,3})\ ([A-Za-z]*)$ ]]; then
+      IFS= read -r want <"$2.b"
+      [[ $want == "${BASH_REMATCH[1]}" && $want != "$last" ]] || continue
+      last=$want
+      printf %s "$jobs" >"$R/j.$1"
+      jobs=''
+      printf '%s\n' "$line" >&"$EV"
+    fi
+  done
+}
+
+# Which processes hold the output pipe of call $1, in HOLDERS: root may not look into another user's processes here, so one of that user's own does.
+# Whatever it says, only that user's processes can come of it.
+k_holders() {
+  [[ $pipe ]] && k_whose "${KEY[$1]:--}" || return
+  IFS= read -r -t 2 -n 8000 HOLDERS < <(k_as "$U_TOOL" --noprofile --norc -c '
+    for p in /proc/[0-9]*; do [[ $p/fd/1 -ef $1 || $p/fd/2 -ef $1 ]] && printf "%s " "${p#/proc/}"; done' - "$U_FILES.o${SLOT[$1]}" </dev/null)
+  HOLDERS=" $HOLDERS "
+}
+
+# Is process $1 one of user U_UID?
+k_owned() {
+  local name uid _
+  while read -r name uid _; do
+    [[ $name == Uid: ]] && { [[ $uid == "$U_UID" ]]; return; }
+  done <"/proc/$1/status"
+  return 1
+}
+
+# Session $1 is over for good: its files are not used again, so that whoever still holds one of them learns nothing.
+k_part() {
+  k_whose "$1" || return
+  : >"$U_FILES.c"
+  STALE+=("$U_FILES".{b,c,f,e,v})
+  unset "S_USER[$1]"
 }
 
 # --- one-off commands ----------------------------------------------------------------------------------------------------------------------
@@ -519,7 +706,7 @@ k_victims() {
   done
   for p in "${pids[@]}"; do
     [[ ${in_tree[$p]} ]] && continue
-    [[ $pipe && (/proc/$p/fd/1 -ef $pipe || /proc/$p/fd/2 -ef $pipe) ]] || continue
+    [[ $pipe && (/proc/$p/fd/1 -ef $pipe || /proc/$p/fd/2 -ef $pipe) ]] || { [[ $HOLDERS == *" $p "* ]] && k_owned "$p"; } || continue
     V+=("$p")
     SEEN[$p]=${born[p]}
   done
@@ -533,7 +720,7 @@ k_victims() {
 # Without a shell, $3 is the main process of a one-off command and a victim too.
 # The next command waits for the `q` at the end.
 k_kill() {
-  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round p s root=${2:-$3} V=()
+  local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round p s root=${2:-$3} V=() HOLDERS=''
   local -A told=() SEEN=()
   [[ ! $w && ${TAP[$id]} ]] && exec {w}>"/proc/${RUNNER[$id]}/fd/${TAP[$id]}"
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
@@ -560,6 +747,7 @@ k_kill() {
 # Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them time. True when all are dead.
 k_signal_victims() {
   local p tries left
+  k_holders "$id"
   for ((tries = 0; tries < 20; tries++)); do
     if [[ $1 == KILL && $tries == 0 ]]; then
       k_freeze "$root" "$id" "$pipe"
@@ -619,6 +807,7 @@ k_freeze() {
   if [[ $K == 1 ]]; then
     k_asleep
     kill -STOP -1
+    k_holders "$2"
     k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
     [[ $child ]] && V+=("$child")
     return
@@ -698,6 +887,8 @@ k_submit() {
   fi
   if [[ $verb == OPEN ]]; then
     [[ ${S_IN[$key]} ]] && { SAY+="reject $id exists"$'\n'; return; }
+    k_part "$key"
+    if [[ $4 != - ]]; then k_admit "$key" "$4" || { SAY+="reject $id $WHY"$'\n'; return; }; fi
     k_open "$key"
   elif [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]]; then
     k_reopen "$key" "$id"
@@ -763,8 +954,8 @@ k_handle() {
     c) CHILD[$2]=$3 TAP[$2]=$4; k_kill_early "$2" ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
     RUN | OPEN | EXEC)
-      [[ $4 == trap ]] && S_TRAP[$3]=1
-      if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit "$1" "$2" "$3"; fi ;;
+      [[ $1 == RUN && $4 == trap ]] && S_TRAP[$3]=1
+      if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit "$1" "$2" "$3" "$4"; fi ;;
     READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n' ;;
     KILL) k_cancel "$2" ;;
     ACK) k_forget "$2" ;;
@@ -778,6 +969,7 @@ k_handle() {
         STATE[$2]=closed
       fi
       unset "S_ENDED[$3]"
+      k_part "$3"
       if [[ ${STATE[$2]} ]]; then k_ask "$2"; else SAY+="reject $2 nosession"$'\n'; fi ;;
     ASK) k_ask "$2" ;;
     SYNC) SAY+=$'\n'"sync $2"$'\n' ;;

@@ -209,8 +209,6 @@ class NodeLifecycle:
                 f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus"
             )
         options = docker_args.parse(request.docker_args, self._policy)
-        if options.user:
-            raise BadRequest("docker_args: --user is not supported by this version", field="docker_args")
         # A node may promise more CPUs than it has (overcommit); a container cannot be given more than there are.
         cpus = min(request.limit_cpus or request.cpus, self._config.node.cpus)
         return ContainerSpec(

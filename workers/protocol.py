@@ -6,7 +6,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     KEEPER n - - n .        the script itself (a running keeper skips it)
     SYNC token - - 0 .      answered by `sync token`: what came before it is old
     PUT id p|i offset n .   payload in parts: `p` the script, `i` the stdin of call id; offset `bN`: long, or may hold NUL
-    OPEN id session - n .   new session; its first call is the payload
+    OPEN id session -|user[:group] n .  new session, of that user; its first call is the payload
     RUN id session -|trap n .  payload: a line for the session's shell; `trap`: it may set an EXIT trap, whose output counts
     EXEC id pipe|file - n . payload: a script for a fresh subshell
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)

@@ -5,7 +5,7 @@ import contextlib
 import pytest
 
 from rock import errors
-from rock.actions import Command, CreateBashSessionRequest
+from rock.actions import BashAction, Command, CreateBashSessionRequest
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.sync import Sandbox
 from scripts import images
@@ -33,6 +33,24 @@ def test_the_smoke_test_in_a_container(engine_server, engine, image):
         assert (seen.stdout, seen.stderr, seen.exit_code) == ("out\n", "err\n", 3)
     left = [one for one in engine.containers.list(all=True) if one.labels.get("rock.sandbox") == sandbox.sandbox_id]
     assert not [one.name for one in left if one.status == "running"]
+
+
+@pytest.mark.parametrize("image", [images.PYTHON, images.DEBIAN, images.ALPINE])
+def test_S21_sessions_of_other_users_in_every_image(engine_server, image):
+    with sandbox_of(engine_server, image) as sandbox:
+        for user, who in (("nobody", "65534:65534 nobody"), ("1000:1000", "1000:1000 1000")):
+            sandbox.create_session(CreateBashSessionRequest(session=user, remote_user=user))
+            assert sandbox.arun('echo "$(id -u):$(id -g) $USER"', session=user).output == who
+            assert sandbox.arun("echo out >/dev/stdout; echo err >&2", session=user).output == "out\nerr"
+            with pytest.raises(errors.CommandTimeout):
+                sandbox.run_in_session(BashAction(command="(sleep 98765 &) ; sleep 98765", session=user, timeout=0.5))
+            left = "ps -o args 2>/dev/null | grep -c '[9]8765'"
+            assert sandbox.arun(left, session=user).output == "0"
+            ended = sandbox.run_in_session(BashAction(command="exit 3", session=user, check="silent"))
+            assert ended.exit_code == 3
+            assert sandbox.arun("id -u; pwd", session=user).output.split()[0] == who.partition(":")[0]
+        with pytest.raises(errors.BadRequest, match="nope"):
+            sandbox.create_session(CreateBashSessionRequest(session="s", remote_user="nope"))
 
 
 def test_an_image_without_bash_fails_with_a_reason(engine_server):

@@ -17,6 +17,9 @@ from workers.deployments.docker_args import EngineOptions
 RUN_DIR = "/run/rock"
 """The keeper's private runtime folder in a container: a tmpfs that only root may enter."""
 
+USERS_DIR = "/run/rock-users"
+"""Beside it, what the keeper gives to sessions of other users: a tmpfs in which only root may list and make files."""
+
 
 class Pull(StrEnum):
     """When an image is fetched although, or because, the node (does not) have it."""
@@ -223,7 +226,7 @@ class AbstractDeployment(Protocol):
         Params:
             argv: program and arguments, passed as they are.
             stdin: what to feed it, or None for an empty input.
-            user: name or number, None for root.
+            user: name or number, None for the one that the container runs as.
         Errors: SandboxGone; BadRequest (no such user or program).
         """
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workers.deployments.abstract import RUN_DIR, ContainerSpec
+from workers.deployments.abstract import RUN_DIR, USERS_DIR, ContainerSpec
 from workers.deployments.docker_args import EngineOptions
 from workers.deployments.mounts import Mount
 
@@ -84,8 +84,8 @@ def create_body(
         "Image": spec.image,
         "Entrypoint": list(boot_argv),
         "Cmd": [],
-        # The keeper's folder is root's. Who sessions run as is the keeper's business.
-        "User": "0:0",
+        # Root: the keeper can give a session another user. A container of another user has that one only.
+        "User": options.user or "0:0",
         "OpenStdin": True,
         # False: stdin outlives the connection of whoever writes to it, so that the next worker can go on.
         "StdinOnce": False,
@@ -142,7 +142,7 @@ def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits) 
         "CapAdd": sorted({*CAPABILITIES, *options.cap_add}),
         "Ulimits": _ulimits(options, ulimits),
         "Tmpfs": {
-            RUN_DIR: f"rw,nosuid,nodev,noexec,mode=0700,size={spec.tmpfs_bytes}",
+            **_run_folders(spec),
             **{mount.target: _tmpfs(mount) for mount in options.mounts if mount.kind == "tmpfs"},
         },
         "Mounts": [
@@ -162,6 +162,18 @@ def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits) 
     }
     config.update(_when_asked(spec, options))
     return config
+
+
+def _run_folders(spec: ContainerSpec) -> dict[str, str]:
+    """Return the keeper's own mounts. Who a user named in `docker_args` is, only the image knows, so there anybody may
+    write; then all in the container is that user's, and the keeper opens no sessions of others."""
+    options = "rw,nosuid,nodev,noexec"
+    if spec.options.user:
+        return {RUN_DIR: f"{options},mode=1777,size={spec.tmpfs_bytes}"}
+    return {
+        RUN_DIR: f"{options},mode=0700,size={spec.tmpfs_bytes}",
+        USERS_DIR: f"{options},mode=0711,size={spec.tmpfs_bytes // 4}",
+    }
 
 
 def _when_asked(spec: ContainerSpec, options: EngineOptions) -> dict[str, Any]:

@@ -172,7 +172,7 @@ class DockerDeployment:
         check_argv(argv)
         doing = Doing(f"run {argv[0]} in sandbox {sandbox_id}")
         name, mark = self._name(sandbox_id), f"{_MARK}={secrets.token_hex(8)}"
-        exec_id, answer = self._engine.exec(name, [*argv], user or "0:0", doing, dict([mark.split("=")]))
+        exec_id, answer = self._engine.exec(name, [*argv], user or "", doing, dict([mark.split("=")]))
         return EngineExec(
             answer,
             stdin,
@@ -207,7 +207,7 @@ class DockerDeployment:
         if not self._is_podman:
             return wire.AttachedStream(reader, sandbox_id)
         try:
-            writer = self._engine.exec(name, podman.WRITER, "0:0", doing)[1]
+            writer = self._engine.exec(name, podman.WRITER, "", doing)[1]
         except BaseException:
             reader.connection.close()
             raise
@@ -273,7 +273,7 @@ class DockerDeployment:
         """End a process that was left, and its children. The engine's API cannot, so another process does it in there."""
         killer = ["bash", "--noprofile", "--norc", "-c", _KILLER, "rock-kill", mark]
         with contextlib.suppress(SandboxGone):  # then everything in it is gone as well
-            answer = self._engine.exec(self._name(sandbox_id), killer, "0:0", Doing("end a file transfer"))[1]
+            answer = self._engine.exec(self._name(sandbox_id), killer, "", Doing("end a file transfer"))[1]
             with EngineExec(answer, None, lambda head: 0, lambda: None, idle=10.0) as stream:
                 for _ in stream:
                     continue

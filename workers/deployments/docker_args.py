@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.sections import parse_size
+from rock.actions.fields import USER
 from rock.errors import BadRequest
 from workers.deployments.mounts import Mount, MountRules, parse_mount, parse_tmpfs, parse_volume
 
 _SHORT = {"-v": "--volume", "-e": "--env", "-p": "--publish", "-u": "--user", "-w": "--workdir"}
 _SWITCHES = frozenset({"--privileged"})
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?")
 _PLAIN_NETWORKS = ("bridge", "none", "default")
 
 
@@ -73,8 +73,8 @@ class Gpus:
 @dataclass(frozen=True)
 class EngineOptions:
     """What `docker_args` asked for, after the policy agreed. `ulimits` are {name: (soft, hard)}, `devices` are
-    (host path, container path, permissions), `shm_size` is bytes; `user` is who sessions run as when they name no one
-    (the keeper itself is always root)."""
+    (host path, container path, permissions), `shm_size` is bytes; `user` is who the container runs as, the keeper
+    included (None: root, whose sessions may name another user)."""
 
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -221,7 +221,7 @@ def _privileged(flag: str, value: str, policy: Policy) -> bool:
 
 
 def _user(flag: str, value: str, policy: Policy) -> str:
-    if not _USER.fullmatch(value):
+    if not USER.fullmatch(value):
         raise BadRequest(f"docker_args {flag} {value!r}: expected a user name or number, with :group if need be")
     return value
 

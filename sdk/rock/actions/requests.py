@@ -22,6 +22,7 @@ from rock.actions.fields import (
     path_text,
     sandbox_name,
     seconds,
+    user_name,
     wire,
 )
 from rock.actions.units import parse_disk, parse_memory
@@ -120,7 +121,8 @@ class CreateBashSessionRequest(Call):
     env_enable: bool = wire(Flag(), False)
     """Whether the session starts from the container's own environment files as well."""
     env: dict[str, str] | None = wire(Variables(shell=True), None)
-    remote_user: str | None = wire(label(), None)
+    remote_user: str | None = wire(user_name(), None)
+    """User (name or number, `:group` if need be) that the session's shell runs as; None: the sandbox's own, usually root."""
     startup_timeout: float | None = wire(seconds(), None)
     max_read_size: int | None = wire(Whole(low=1, unit=" bytes"), None)
     """Bytes of one command's output that are kept; None: the server's limit."""

@@ -36,6 +36,7 @@ def test_a_sandbox_is_hardened_by_default():
     assert (host["Privileged"], host["CapDrop"], host["SecurityOpt"]) == (False, ["ALL"], ["no-new-privileges"])
     assert not {"NET_RAW", "MKNOD", "AUDIT_WRITE", "SYS_ADMIN", "SYS_PTRACE"} & set(host["CapAdd"])
     assert host["Tmpfs"]["/run/rock"] == "rw,nosuid,nodev,noexec,mode=0700,size=268435456"
+    assert host["Tmpfs"]["/run/rock-users"] == "rw,nosuid,nodev,noexec,mode=0711,size=67108864"
     assert host["NetworkMode"] == "bridge"
     assert (host["Mounts"], host["PortBindings"], host["Devices"]) == ([], {}, [])
     assert {"PidMode", "IpcMode", "Runtime", "StorageOpt", "DeviceRequests"} & set(host) == set()
