@@ -45,6 +45,11 @@ def test_sessions(facts):
     assert (facts["env"], facts["env_value"]) == ("bash", "x y")
 
 
+def test_sessions_of_a_user(facts):
+    assert len(set(facts["user"])) == 1
+    assert "bad_request" in facts["no_user"] and "nope" in facts["no_user"]
+
+
 def test_session_failures_reach_the_client(facts):
     assert "already_exists" in facts["again"]
     assert "bash-1" in facts["again"]

@@ -49,6 +49,13 @@ async def sessions(sandbox, facts):
     ).session_type
     facts["env_value"] = (await sandbox.arun(cmd='echo "$GIVEN"', session="env")).output
     await sandbox.close_session(CloseBashSessionRequest(session="env"))
+    # A local sandbox has one user, so the client may name that one only.
+    me = (await sandbox.arun(cmd="id -un", session="bash-1")).output
+    await sandbox.create_session(CreateBashSessionRequest(session="user", remote_user=me))
+    facts["user"] = [(await sandbox.arun(cmd="id -un", session="user")).output, me]
+    facts["no_user"] = await refusal(
+        sandbox.create_session(CreateBashSessionRequest(session="no-user", remote_user="nope"))
+    )
     facts["closed"] = await refusal(sandbox.arun(cmd="true", session="env"))
 
 
