@@ -9,7 +9,8 @@ from app.calls import Call, Route
 from rock.actions import ReadFileRequest, ReadFileResponse, UploadResponse, WriteFileResponse, load
 from rock.errors import BadRequest, NotFound, RockError
 from workers import scripts
-from workers.jobs import CloseJob, ExecuteJob, Job, OpenJob, Outcome, OutputJob, RunJob, stopped
+from workers.jobs import ExecuteJob, Job, Outcome, OutputJob, RunJob, stopped
+from workers.session_jobs import CloseJob, OpenJob
 
 
 class FileJob(Job):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from app.sections import parse_size
-from rock.actions.fields import USER
+from rock.actions.requests import USER
 from rock.errors import BadRequest
 from workers.deployments.mounts import Mount, MountRules, parse_mount, parse_tmpfs, parse_volume
 

@@ -17,8 +17,6 @@ from rock.actions.units import parse_size
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _BLANK = re.compile(r"[\x00-\x20\x7f\s]")
-USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?")
-"""A user of an image, by name or number, perhaps with a group: one word, and data wherever it goes."""
 _SANDBOX_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 YEAR = 31_536_000.0
@@ -127,11 +125,6 @@ def label(longest: int = 256, **options: Any) -> Text:
     """Return a field for a non-empty name without control characters (sessions, request ids, users)."""
     says = f"must be 1 to {longest} characters without control characters"
     return Text(shortest=1, longest=longest, forbidden=_CONTROL, says=says, **options)
-
-
-def user_name(**options: Any) -> Text:
-    """Return the field of a user of an image."""
-    return Text(pattern=USER, says="must be a user name or number, with :group if need be", **options)
 
 
 def image_name(**options: Any) -> Text:
@@ -301,6 +294,6 @@ def _nested(where: str | int, value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 __all__ = [
-    "USER", "YEAR", "Choice", "Flag", "Labels", "Number", "Size", "Text", "TextOrTexts", "Texts", "Variables", "Whole",
-    "clean_text", "image_name", "label", "path_text", "sandbox_name", "seconds", "user_name", "wire",
+    "YEAR", "Choice", "Flag", "Labels", "Number", "Size", "Text", "TextOrTexts", "Texts", "Variables", "Whole",
+    "clean_text", "image_name", "label", "path_text", "sandbox_name", "seconds", "wire",
 ]  # fmt: skip

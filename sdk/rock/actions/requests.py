@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from marshmallow import fields
@@ -22,11 +23,13 @@ from rock.actions.fields import (
     path_text,
     sandbox_name,
     seconds,
-    user_name,
     wire,
 )
 from rock.actions.units import parse_disk, parse_memory
 from rock.errors import BadRequest
+
+USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?")
+"""A user of an image, by name or number, perhaps with a group: one word, and data wherever it goes."""
 
 
 @dataclass(kw_only=True)
@@ -121,7 +124,9 @@ class CreateBashSessionRequest(Call):
     env_enable: bool = wire(Flag(), False)
     """Whether the session starts from the container's own environment files as well."""
     env: dict[str, str] | None = wire(Variables(shell=True), None)
-    remote_user: str | None = wire(user_name(), None)
+    remote_user: str | None = wire(
+        Text(pattern=USER, says="must be a user name or number, with :group if need be"), None
+    )
     """User (name or number, `:group` if need be) that the session's shell runs as; None: the sandbox's own, usually root."""
     startup_timeout: float | None = wire(seconds(), None)
     max_read_size: int | None = wire(Whole(low=1, unit=" bytes"), None)

@@ -115,9 +115,11 @@ class Keeper:
         self.send([protocol.frame("ACK", call)])
         return answer
 
-    def open(self, session: str = "s", script: str = "") -> Answer:
-        """Open a session."""
-        return self.run(script or ":", session, "OPEN")
+    def open(self, session: str = "s", script: str = "", user: str = "-") -> Answer:
+        """Open a session, perhaps as another user."""
+        call = secrets.token_hex(5)
+        self.send(protocol.submit("OPEN", call, session, scripts.run(script or ":"), flag=user))
+        return self.end_of(call)
 
     def end_of(self, call: str) -> Answer:
         """Wait for the end of a call and for all of its output."""

@@ -100,3 +100,10 @@ def test_limits_stay_within_this_machines_and_the_engines():
     assert 0 < limits.nofile <= 65536
     assert hard == resource.RLIM_INFINITY or limits.nofile <= hard
     assert Ulimits.within(None).nofile == limits.nofile
+
+
+def test_a_container_of_another_user_lets_its_keeper_write():
+    made = body(options=EngineOptions(user="nobody", workdir="/w"))
+    assert (made["User"], made["WorkingDir"]) == ("nobody", "/w")
+    assert "mode=1777" in made["HostConfig"]["Tmpfs"]["/run/rock"]
+    assert "/run/rock-users" not in made["HostConfig"]["Tmpfs"]

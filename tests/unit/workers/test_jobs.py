@@ -179,3 +179,22 @@ def test_a_body_that_makes_no_sense_is_refused(route, body):
 def test_a_timeout_error_names_the_limit():
     error = error_of(run(timeout=0.5), code=130, stopped=Stopped.TIMEOUT)
     assert isinstance(error, CommandTimeout) and "0.5 s" in error.message
+
+
+@pytest.mark.parametrize(("user", "word"), [(None, b"-"), ("nobody", b"nobody"), ("1000:1000", b"1000:1000")])
+def test_S21_the_keeper_is_told_the_user_of_a_session(user, word):
+    job = make(Route.CREATE_SESSION, session="a", remote_user=user)
+    assert next(job.frames()).split(b" ")[3] == word
+
+
+@pytest.mark.parametrize("reason", ["nouser", "oneuser", "noswitch"])
+def test_S21_a_user_that_cannot_be_is_the_callers_fault(reason):
+    error = make(Route.CREATE_SESSION, session="a", remote_user="nope").refused(reason)
+    assert isinstance(error, BadRequest) and "remote_user 'nope'" in error.message
+    assert error.details["field"] == "remote_user"
+
+
+@pytest.mark.parametrize("user", ["root; id", "", "-x", "a b", "$(id)", "a:b:c", "a:", "../x", "a\nb", "a" * 65, 5])
+def test_X04_a_user_is_one_word(user):
+    with pytest.raises(BadRequest, match="remote_user"):
+        make(Route.CREATE_SESSION, session="a", remote_user=user)

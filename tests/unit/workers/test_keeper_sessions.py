@@ -296,3 +296,10 @@ def test_a_shell_that_waits_for_a_long_command_is_left_alone(keeper):
     calls = [keeper.start("sleep 5; echo ok", session) for session in sessions]
     answers = [keeper.end_of(call) for call in calls]
     assert [(answer.output, answer.shell_ended) for answer in answers] == [(b"ok\n", False)] * len(sessions)
+
+
+def test_S21_a_keeper_outside_of_a_container_has_one_user(keeper):
+    """Its own may be named; another is refused, also one that there is."""
+    assert keeper.open("a", user="nope").reason == "nouser"
+    assert keeper.open("a", user="nobody").reason == "oneuser"
+    assert keeper.open("a", "id -u", user=str(os.getuid())).output == f"{os.getuid()}\n".encode()
