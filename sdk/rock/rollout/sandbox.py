@@ -6,6 +6,7 @@ import asyncio
 import logging
 import tempfile
 import uuid
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ REMOVE_TRIES = 3
 COMMAND_SECONDS = 120.0
 LEASE_SECONDS = 14_400.0
 """The service stops a sandbox that was not used for so long: what a killed trainer leaves does not stay."""
+
+_holders: dict[tuple[str, str], set[str]] = defaultdict(set)
+"""(service, image) → this process's sandboxes of it. Rollouts of one task share its image; the last one removes it."""
 
 _log = logging.getLogger(__name__)
 
@@ -105,6 +109,8 @@ class RockSandbox:
             "image": image, "cpus": cpus, "memory": memory, "docker_args": list(docker_args),
             "startup_timeout": startup_timeout or settings.read("STACX_SANDBOX_STARTUP_TIMEOUT"),
             "auto_clear_seconds": LEASE_SECONDS,
+            # The container goes with its stop: nobody restarts it, and it would hold its image.
+            "auto_delete_seconds": 0,
         }  # fmt: skip
         self.image = image
         try:
@@ -140,6 +146,7 @@ class RockSandbox:
             await self._withdraw(sandbox_id, cancelled)
             raise
         self.sandbox_id, self._node = sandbox_id, str(result.get("host_name") or "")
+        _holders[self._service.url, body["image"]].add(sandbox_id)
         return sandbox_id
 
     async def _withdraw(self, sandbox_id: str, cancelled: asyncio.CancelledError) -> None:
@@ -229,6 +236,7 @@ class RockSandbox:
         Raises:
             RockError: the service did not take it; calling it again is safe.
         """
+        _holders[self._service.url, self.image or ""].discard(self.sandbox_id or "")
         try:
             if self.sandbox_id is not None:
                 await self._call("/stop", {})
@@ -243,22 +251,20 @@ class RockSandbox:
         Params:
             image: None: the one of the last start.
         Returns:
-            Whether it is gone. With `STACX_KEEP_IMAGES` it is kept, and False comes back without a try.
+            Whether it is gone. False without a try: `STACX_KEEP_IMAGES` keeps it, or another sandbox of this process
+            uses it still and will remove it.
         """
         name = image or self.image
         if name is None or settings.read("STACX_KEEP_IMAGES"):
             return False
+        if _holders[self._service.url, name] - {self.sandbox_id}:
+            return False
         reason = ""
         try:
             for tries in range(1, REMOVE_TRIES + 1):
-                try:
-                    result = await self._service.call("/remove_image", {"image": name}, tries=1)
-                except errors.RockError as error:
-                    reason = error.message
-                else:
-                    if not result.get("failed"):
-                        return True
-                    reason = f"nodes that still have it: {result['failed']}"
+                reason = await self._removal(name)
+                if not reason:
+                    return True
                 if tries < REMOVE_TRIES:
                     await self._sleep(backoff(tries))
         finally:
@@ -266,6 +272,14 @@ class RockSandbox:
                 await self._service.close()
         _log.warning("LEAKED IMAGE %s at %s: %s", name, self._service.url, reason)
         return False
+
+    async def _removal(self, image: str) -> str:
+        """Try once to remove an image; return why it is still there, "" if it is gone."""
+        try:
+            result = await self._service.call("/remove_image", {"image": image}, tries=1)
+        except errors.RockError as error:
+            return error.message
+        return f"it is still on {result['failed']}" if result.get("failed") else ""
 
     def _required_id(self) -> str:
         """Return the sandbox's id; raises NotRunning before a start."""

@@ -82,7 +82,7 @@ async def test_the_seven_verbs(fake, sandbox, time):
     sent = fake.seen[0].body
     assert (sent["image"], sent["cpus"], sent["memory"]) == ("i:1", 4, "16g")
     assert (sent["docker_args"], sent["sandbox_id"]) == (["-v", "/a:/b:ro"], sandbox_id)
-    assert sent["startup_timeout"] == 300
+    assert (sent["startup_timeout"], sent["auto_delete_seconds"]) == (300, 0)
     seen = await sandbox.execute_in_session("echo", "s")
     assert (seen.output, seen.exit_code) == ("out", 0)
     await sandbox.execute_in_session("echo", "s")
@@ -238,6 +238,18 @@ def test_an_image_that_stays_is_logged(caplog, monkeypatch):
         assert len(fake.seen) == 3
 
     body()
+
+
+@with_rollout
+async def test_the_last_sandbox_of_an_image_removes_it(fake, sandbox, time):
+    fake.on("/remove_image", success({"removed": ["n1"], "failed": []}))
+    other = RockSandbox(fake.url)
+    await sandbox.start("shared:1")
+    await other.start("shared:1")
+    await sandbox.stop()
+    assert not await sandbox.remove_image() and not fake.requests("/remove_image")
+    await other.stop()
+    assert await other.remove_image() and len(fake.requests("/remove_image")) == 1
 
 
 def test_a_cancelled_start_is_withdrawn_and_a_cancelled_command_ended():
