@@ -4,7 +4,7 @@
 - `debian:minimal`: Debian 12 and nothing else.
 - `rock-test/alpine-bash`: a busybox userland with bash and no other GNU tool, as Alpine with bash is.
 - `rock-test/nobash`: the same without bash.
-- `rock-test/swe`: `python:3.11` with a task of SWE-bench in it (scripts/swe_image.py).
+- `swebench/sweb.eval.x86_64.…`: `python:3.11` with a task of SWE-bench in it (scripts/swe_image.py).
 """
 
 import shutil

@@ -18,6 +18,7 @@ from typing import Any
 
 import docker
 
+from rock.rollout.swe import get_swe_bench_image
 from rock.rollout.swe_task import SweTask
 from scripts.steps import StepFailed, run
 
@@ -29,8 +30,7 @@ PASS_TO_PASS = (
     "tests/test_fields.py::TestField::test_repr",
 )
 BEFORE, AFTER = "3.0.0", "3.0.1"
-TAG = "rock-test/swe:latest"
-"""The image as it is kept here. Tests use it under its name of SWE-bench, and may remove that name."""
+TAG = get_swe_bench_image(INSTANCE)
 
 _PACKAGES = ("pytest==7.4.4", "pytz", "simplejson")
 _CONDA = """\

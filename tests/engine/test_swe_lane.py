@@ -6,35 +6,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-import docker
 import pytest
 
 from examples.swe_agent.agent import ToolCall, attempt, scripted
 from rock import errors
-from rock.rollout import RockSandbox, SweEnvironment, get_swe_bench_image
+from rock.rollout import RockSandbox, SweEnvironment
 from scripts import swe_image
 from scripts.engine import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
-IMAGE = get_swe_bench_image(swe_image.INSTANCE)
 EDITOR = "str_replace_editor"
 FILE = f"/testbed/{swe_image.FIXED_FILE}"
 
 
 @pytest.fixture
-def image(engine):
-    """The image under its name of SWE-bench; the name is taken away again."""
-    engine.images.get(swe_image.TAG).tag(IMAGE.partition(":")[0], "latest")
-    yield IMAGE
-    if present(engine):
-        engine.images.remove(IMAGE, force=True)
-
-
-def present(engine):
-    try:
-        return bool(engine.images.get(IMAGE))
-    except docker.errors.ImageNotFound:
-        return False
+def keep(monkeypatch):
+    """Take down sandboxes, but not the image that all these tests use."""
+    monkeypatch.setenv("STACX_KEEP_IMAGES", "1")
 
 
 def run(server, task, work, **options):
@@ -70,8 +58,7 @@ def solution():
     ]
 
 
-def test_a_scripted_agent_solves_a_task(engine, engine_server, image, monkeypatch):
-    monkeypatch.setenv("STACX_KEEP_IMAGES", "1")
+def test_a_scripted_agent_solves_a_task(engine_server, keep):
     task = swe_image.task(CACHE)
     episode = run(engine_server, task, lambda environment: attempt(environment, scripted(solution())))
     told = [message["content"] for message in episode.messages if message["role"] == "tool"]
@@ -86,12 +73,9 @@ def test_a_scripted_agent_solves_a_task(engine, engine_server, image, monkeypatc
     assert f"diff --git a/{swe_image.FIXED_FILE}" in episode.patch and "b/notes.txt" in episode.patch
     assert swe_image.TEST_FILE not in episode.patch
     assert episode.reward == 1.0
-    assert present(engine)
 
 
-def test_without_the_fix_there_is_no_reward(engine_server, image, monkeypatch):
-    monkeypatch.setenv("STACX_KEEP_IMAGES", "1")
-
+def test_without_the_fix_there_is_no_reward(engine_server, keep):
     async def work(environment):
         # An agent that writes the report itself, and spoils the tests, gains nothing.
         forged = f"echo 'PASSED {swe_image.FAIL_TO_PASS}' > {swe_image.TEST_FILE}"
@@ -105,9 +89,7 @@ def test_without_the_fix_there_is_no_reward(engine_server, image, monkeypatch):
     assert (seen, none, full) == ("[exit code 0]", 0.0, 1.0)
 
 
-def test_the_editor_and_the_network_are_out_of_the_agents_reach(engine_server, image, monkeypatch):
-    monkeypatch.setenv("STACX_KEEP_IMAGES", "1")
-
+def test_the_editor_and_the_network_are_out_of_the_agents_reach(engine_server, keep):
     async def work(environment):
         calls = ("echo x >> /home/swe_execute_sandbox.py", "ls /sys/class/net", "exit 4", "python -c 'print(1)'")
         return [await environment.step("execute_bash", {"command": command}) for command in calls]
@@ -119,13 +101,12 @@ def test_the_editor_and_the_network_are_out_of_the_agents_reach(engine_server, i
     assert "1" in after.splitlines() and "[exit code 0]" in after
 
 
-def test_an_image_of_another_shape_says_what_is_missing(engine_server, monkeypatch):
-    monkeypatch.setenv("STACX_KEEP_IMAGES", "1")
+def test_an_image_of_another_shape_says_what_is_missing(engine_server, keep):
     with pytest.raises(errors.CommandFailed, match="conda.sh.*No such file"):
         run(engine_server, swe_image.task(CACHE, image="debian:minimal"), None)
 
 
-def test_the_example_from_the_command_line(engine_server, image, tmp_path):
+def test_the_example_from_the_command_line(engine_server, tmp_path):
     task = swe_image.task(CACHE)
     row = {name: getattr(task, name) for name in ("instance_id", "base_commit", "problem_statement", "test_patch")}
     (tmp_path / "task.json").write_text(json.dumps({**row, "FAIL_TO_PASS": [swe_image.FAIL_TO_PASS]}))

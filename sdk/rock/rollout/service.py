@@ -190,7 +190,8 @@ class Service:
     ) -> Any:  # fmt: skip
         """Send once and return the result. Raises the envelope's error, or NoAnswer."""
         if self._client is None:
-            self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0))
+            # Closed before the service would: a request must not meet a connection that is just being closed.
+            self._client = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=15))
         headers = {**self._headers, **({"Content-Type": "application/json"} if isinstance(data, bytes) else {})}
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10.0, sock_read=silence)
         url = self.url + PREFIX + path

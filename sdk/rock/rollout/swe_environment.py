@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -160,8 +161,8 @@ class SweEnvironment:
             await self._must(f"rm -rf -- {file} && if {old}; then git checkout {base} -- {file}; fi", "grader")
 
     async def _apply(self, patch: str, session: str) -> None:
-        """Apply a diff from a file outside the repository."""
-        path = f"/tmp/{self.task.instance_id}.patch"
+        """Apply a diff from a file outside the repository, under a name that no agent can have prepared."""
+        path = f"/tmp/rock-{uuid.uuid4().hex}.patch"
         await self.sandbox.write_file(path, patch)
         await self._must(
             f"git apply --whitespace=nowarn {shlex.quote(path)}; s=$?; rm -f {shlex.quote(path)}; (exit $s)", session
