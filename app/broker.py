@@ -22,6 +22,7 @@ class NodeTask(StrEnum):
     START = "node.start"
     STOP = "node.stop"
     DELETE = "node.delete"
+    COMMIT = "node.commit"
     TRANSFER = "node.transfer"
     STATISTICS = "node.statistics"
 

@@ -25,6 +25,7 @@ class Route(StrEnum):
     STOP = "stop"
     RESTART = "restart"
     DELETE = "delete"
+    COMMIT = "commit"
     CREATE_SESSION = "create_session"
     RUN_IN_SESSION = "run_in_session"
     CLOSE_SESSION = "close_session"

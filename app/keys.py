@@ -68,6 +68,10 @@ class Keys:
         """Sorted set, call id -> when it was claimed. What a node that comes back submits again."""
         return f"{self.prefix}node:{node_id}:inflight"
 
+    def images(self) -> str:
+        """Hash, committed image -> where it is (ImageStore). Entries go with their images (remove_image)."""
+        return f"{self.prefix}images"
+
     def call(self, call_id: str) -> str:
         """Hash, one call and later its envelope. Written by ResultStore; expires after completion."""
         return f"{self.prefix}call:{call_id}"

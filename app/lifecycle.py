@@ -14,6 +14,7 @@ from app.calls import Call, Claim, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.config import Runtime
 from app.dispatch import Dispatch, envelope
+from app.image_store import ImageStore
 from app.placement import Want, choose_node
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore, refusal
@@ -51,6 +52,7 @@ class Stores:
     sandboxes: SandboxStore
     nodes: NodeStore
     results: ResultStore
+    images: ImageStore
 
 
 class Lifecycle:
@@ -58,6 +60,7 @@ class Lifecycle:
 
     def __init__(self, stores: Stores, dispatch: Dispatch, runtime: Runtime, zone: tzinfo) -> None:
         self._sandboxes, self._nodes, self._results = stores.sandboxes, stores.nodes, stores.results
+        self._images = stores.images
         self._dispatch, self._runtime, self._zone = dispatch, runtime, zone
 
     def start(self, request: StartRequest, headers: Mapping[str, str], ask: Ask, *, at_once: bool = False) -> str:
@@ -172,7 +175,8 @@ class Lifecycle:
     def _choose(self, call: Call, want: Want) -> NodeRecord:
         """Return a node with room. A repeated start needs none: its own node, if it was placed before."""
         known = self._sandboxes.get(call.sandbox_id)
-        nodes = self._nodes.alive(self._dispatch.clock())
+        alive = self._nodes.alive(self._dispatch.clock())
+        nodes = self._images.narrow(alive, str(call.body["image"]), call.owner)
         if known is not None and (known.start_call == call.call_id or known.state in (State.PENDING, State.RUNNING)):
             # The script answers (attached, done, exists) before it looks at the node.
             return self._nodes.get(known.node) or choose_node(nodes, want)

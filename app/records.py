@@ -2,13 +2,15 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
 # One definition on both sides of the wire; offered from here too, where the rest of a record is.
+from rock.actions import CommitPhase
 from rock.actions import PhaseStatus as PhaseStatus
 from rock.actions import State as State
+from rock.errors import RockError
 
 
 class Event(StrEnum):
@@ -56,7 +58,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.DELETED: frozenset(),
 }
 
-_JSON = ("spec", "identity", "port_mapping", "container")
+_JSON = ("spec", "identity", "port_mapping", "container", "commit")
 _NUMBERS = ("lease", "retention", "created", "expires", "started", "stopped", "deleted")
 _TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key")
 
@@ -100,6 +102,8 @@ class SandboxRecord:
     port_mapping: dict[str, int] = field(default_factory=dict)
     # What the node keeps of its container (id, …); never shown.
     container: dict[str, Any] = field(default_factory=dict)
+    # The last commit (`Commit`), {} before the first.
+    commit: dict[str, Any] = field(default_factory=dict)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
 
@@ -144,6 +148,39 @@ class SandboxRecord:
                     for phase in PhaseName if phase_field(phase.value) in fields},
             history=json.loads(f"[{fields.get('history', '')}]"), **decoded,
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Commit:
+    """How a sandbox's last commit stands. Times are epoch seconds, 0 = not yet."""
+
+    call: str
+    image_tag: str
+    phase: CommitPhase = CommitPhase.RUNNING
+    started: float = 0.0
+    completed: float = 0.0
+    # Of a failed one: `commit` or `push`, a code from the clients' closed list, and why.
+    stage: str = ""
+    code: str = ""
+    message: str = ""
+
+    @classmethod
+    def of(cls, record: SandboxRecord) -> "Commit | None":
+        """Return the last commit of a record, None before the first."""
+        return cls(**{**record.commit, "phase": CommitPhase(record.commit["phase"])}) if record.commit else None
+
+    def on(self, record: SandboxRecord) -> SandboxRecord:
+        """Return the record with this as its last commit."""
+        return replace(record, commit={**asdict(self), "phase": self.phase.value})
+
+    def succeeded(self, now: float) -> "Commit":
+        """Return it, done at `now`."""
+        return replace(self, phase=CommitPhase.SUCCEEDED, completed=now)
+
+    def failed(self, error: RockError, stage: str, code: str, now: float) -> "Commit":
+        """Return it, failed at `now` in a stage."""
+        message = error.message[:2000]
+        return replace(self, phase=CommitPhase.FAILED, completed=now, stage=stage, code=code, message=message)
 
 
 @dataclass(frozen=True)

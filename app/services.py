@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from app.afterlife import Afterlife
 from app.auth import Keyring
 from app.commands import Commands
+from app.commits import Commits
 from app.database import Client
 from app.dispatch import Dispatch
 from app.lifecycle import Lifecycle
@@ -23,6 +24,7 @@ class Services:
     lifecycle: Lifecycle
     afterlife: Afterlife
     roster: Roster
+    commits: Commits
     commands: Commands
     dispatch: Dispatch
     results: ResultStore

@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
-from app.records import PhaseName, SandboxRecord, State
-from rock.actions import StartResponse, StatusResponse, dump
+from app.records import Commit, PhaseName, SandboxRecord, State
+from rock.actions import CommitPhase, CommitStatusResponse, StartResponse, StatusResponse, dump
 
 # Seconds for which a start that failed is shown to callers who did not ask for ended sandboxes.
 FAILED_START_SHOWN = 600.0
@@ -42,6 +42,18 @@ def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> di
 
 _FROM_SPEC = ("image", "memory", "disk", "limit_cpus", "num_gpus", "accelerator_type")
 _FROM_IDENTITY = ("user_id", "experiment_id", "namespace", "cluster")
+
+
+def to_commit(sandbox_id: str, commit: Commit, zone: tzinfo = UTC) -> dict[str, Any]:
+    """Return the CommitStatus of a commit as an object of the wire."""
+    ended = commit.phase is not CommitPhase.RUNNING
+    return dump(
+        CommitStatusResponse(
+            sandbox_id=sandbox_id, image_tag=commit.image_tag, phase=commit.phase, started_at=iso(commit.started, zone),
+            completed_at=iso(commit.completed, zone), exit_code=int(commit.phase is CommitPhase.FAILED) if ended else None,
+            failed_stage=commit.stage or None, error_code=commit.code or None, error_message=commit.message or None,
+        )
+    )  # fmt: skip
 
 
 def delete_time(record: SandboxRecord) -> float:

@@ -10,6 +10,7 @@ from app.database import Client, redis_faults, script
 from app.keys import Keys
 from app.records import (
     TRANSITIONS,
+    Commit,
     Event,
     NodeRecord,
     PhaseName,
@@ -142,6 +143,13 @@ class SandboxStore:
             fields["port_mapping"] = json.dumps({str(port): host for port, host in port_mapping.items()})
         with redis_faults():
             return self._patch([self._keys.sandbox(sandbox_id)], ["start_call", only_start, *_flat(fields)]) == 1
+
+    def set_commit(self, record: SandboxRecord, commit: Commit) -> bool:
+        """Write how a commit stands, unless that has changed since `record` was read; True if written."""
+        text = json.dumps(commit.on(record).commit)
+        with redis_faults():
+            args = ["commit", json.dumps(record.commit), "commit", text]
+            return self._patch([self._keys.sandbox(record.sandbox_id)], args) == 1
 
     def expired(self, node: str, now: float, limit: int = 100) -> Ids:
         """Return at most `limit` sandboxes of `node` whose lease is over and that have no call in flight."""

@@ -9,9 +9,11 @@ from app.auth import Keyring
 from app.blobs import BlobStore
 from app.broker import make_celery
 from app.commands import Commands
+from app.commits import Commits
 from app.config import Config
 from app.database import Client, connect
 from app.dispatch import Dispatch
+from app.image_store import ImageStore
 from app.keys import Keys
 from app.letters import Letters
 from app.lifecycle import Lifecycle, Stores
@@ -43,6 +45,7 @@ def build(
         keyring=Keyring(config.auth.keys),
         lifecycle=Lifecycle(stores, dispatch, config.runtime, zone),
         afterlife=Afterlife(stores, dispatch, config.runtime),
+        commits=Commits(stores, dispatch, zone),
         roster=Roster(stores, dispatch.clock, zone),
         commands=Commands(dispatch, stores.results, BlobStore(raw_redis, keys)),
         dispatch=dispatch,
@@ -64,4 +67,5 @@ def make_stores(config: Config, redis: Client) -> Stores:
         sandboxes=SandboxStore(redis, keys, lost_after, kept.stop_retention_seconds),
         nodes=NodeStore(redis, keys, lost_after),
         results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds),
+        images=ImageStore(redis, keys),
     )

@@ -103,7 +103,7 @@ def _python(root: Path) -> None:
 
 def _busybox(root: Path) -> None:
     """A userland of busybox alone: its applets as links, the files that programs expect."""
-    _unpack(root, "busybox-static")
+    unpack_package(root, "busybox-static")
     _rest_of_root(root)
     busybox = root / "bin/busybox"
     applets = subprocess.run([str(busybox), "--list-full"], capture_output=True, text=True, check=True).stdout.split()
@@ -118,11 +118,11 @@ def _busybox_with_bash(root: Path) -> None:
     """The busybox userland, and bash."""
     _busybox(root)
     with tempfile.TemporaryDirectory(dir=_folder()) as other:
-        _unpack(Path(other), "bash-static")
+        unpack_package(Path(other), "bash-static")
         shutil.copy2(Path(other) / "bin/bash-static", root / "bin/bash")
 
 
-def _unpack(root: Path, package: str) -> None:
+def unpack_package(root: Path, package: str) -> None:
     """Unpack a Debian package into `root`, without its documentation."""
     folder = _folder() / "packages" / package
     if not list(folder.glob("*.deb")):
@@ -133,6 +133,7 @@ def _unpack(root: Path, package: str) -> None:
         done = subprocess.run(fetch, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL)
         if done.returncode != 0:
             raise StepFailed(f"apt-get download {package}: {done.stderr.strip()}")
+    root.mkdir(parents=True, exist_ok=True)
     run(["dpkg-deb", "-x", str(next(folder.glob("*.deb"))), str(root)])
     shutil.rmtree(root / "usr/share", ignore_errors=True)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rock import settings
-from scripts import compat, engine, images
+from scripts import compat, engine, images, registry
 from scripts.steps import StepFailed, step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         if found is not None:
             print(f"==> the engine answers at {found.url}", flush=True)
             images.ensure(found.url)
+            registry.ensure()
             variables["DOCKER_HOST"] = found.url
             engine.ensure_podman()
         compat.ensure()

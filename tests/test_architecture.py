@@ -45,7 +45,7 @@ LONGER: dict[str, int] = {
     # One table: every Celery setting with the reason for its value.
     "app.broker._settings": 60,
     # The engine's verbs, one method each; splitting them would split one connection.
-    "workers.deployments.engine.Engine": 20,
+    "workers.deployments.engine.Engine": 25,
     # One table: every key, one method each.
     "app.keys.Keys": 25,
     # Mounted into sandboxes as the one file that it is.
@@ -56,7 +56,7 @@ BROAD = (
     # Borders: here a fault becomes an envelope.
     *("app.api.reply", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
-    *("workers", "workers.images", "workers.jobs", "workers.link"),
+    *("workers", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
 )
 """Modules that may catch everything."""
 LATER = ("envhub", "metrics", "warmup")

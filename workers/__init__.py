@@ -15,6 +15,7 @@ from app.blobs import BlobStore
 from app.broker import make_celery
 from app.config import Config
 from app.database import connect
+from app.image_store import ImageStore
 from app.keys import Keys
 from app.nodes import Nodes
 from app.results import ResultStore
@@ -134,6 +135,8 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
         worker.heartbeat = Heartbeat(config, node_store, choice.deployment.name, choice.reason)
     if lifecycle:
         blobs = BlobStore(connect(config.redis.url, decode_responses=False), keys)
-        worker.lifecycle = NodeLifecycle(config, Stores(results, sandboxes, blobs), nodes, choice.deployment)
+        worker.lifecycle = NodeLifecycle(
+            config, Stores(results, sandboxes, blobs, ImageStore(redis, keys)), nodes, choice.deployment
+        )
     register(celery, worker.agent, worker.lifecycle, Sweep(results, sandboxes, node_store))
     return worker

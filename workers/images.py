@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rock.errors import BadRequest, ImageNotFound, Internal, RockError, StartTimeout
+from app.references import split_reference
+from rock.errors import ImageNotFound, Internal, RockError, StartTimeout
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
 from workers.deployments.faults import is_transient
@@ -19,8 +20,6 @@ _PAUSES = (0.5, 2.0)
 """Seconds before the second and the third try of a pull that the network disturbed."""
 _TELL_EVERY = 0.5
 _FACTS_KEPT = 1000
-_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
-"""One part of a repository's path."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,21 @@ class Images:
         if found is None:
             raise ImageNotFound(f"image {image} was fetched, but the engine does not have it under that name")
         return found.id
+
+    def has(self, image: str) -> bool:
+        """Return whether the node has an image of that name."""
+        return self._engine.image(image) is not None
+
+    def push(self, image: str, credentials: Credentials) -> None:
+        """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed (network, disk)."""
+        login = {"username": credentials.username, "password": credentials.password}
+        for _ in self._engine.push(*split_reference(image), login, lambda: True):
+            continue  # progress; an error in it is raised
+
+    def remove(self, image: str) -> bool:
+        """Remove an image, though containers may use it; True if the node had it."""
+        self._facts.pop(image, None)
+        return self._engine.remove_image(image)
 
     def _look(self, image: str) -> ImageFacts | None:
         raw = self._engine.image(image)
@@ -214,24 +228,3 @@ class PullProgress:
             return f"pulling {self._image}"
         got, all_of_it = (sum(sizes) >> 20 for sizes in zip(*self._layers.values(), strict=True))
         return f"pulling {self._image}: {len(self._complete)} of {len(self._layers)} layers, {got} of {all_of_it} MB"
-
-
-def split_reference(image: str) -> tuple[str, str]:
-    """Return (repository, tag or digest) of a reference; the tag defaults to `latest`.
-
-    Errors: BadRequest naming `image`.
-    """
-    name, at, digest = image.partition("@")
-    repository, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:  # no colon, or the one of a registry's port
-        repository, tag = name, "latest"
-    host, slash, rest = repository.partition("/")
-    path = (
-        rest
-        if slash and (host == "localhost" or re.fullmatch(r"[A-Za-z0-9.-]+[.:][A-Za-z0-9.:-]*", host))
-        else repository
-    )
-    good = re.fullmatch(rf"{_PART}(?:/{_PART})*", path) and re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII)
-    if not good or (at and not re.fullmatch(r"[a-z0-9+._-]+:[0-9a-fA-F]{32,}", digest)):
-        raise BadRequest(f"image {image!r} is no image reference such as python:3.11 or host/name:tag", field="image")
-    return repository, digest if at else tag

@@ -5,30 +5,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from app.blobs import BlobReceiver, BlobStore
+from app.blobs import BlobStore
 from app.broker import NodeTask
 from app.calls import Call, Route
 from app.config import Config
+from app.image_store import ImageStore
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, State
 from app.results import ResultStore
 from app.store import SandboxStore
-from rock.actions import StartRequest, UploadResponse, dump, load
-from rock.errors import AlreadyExists, BadRequest, Internal, NotFound, RockError, SandboxGone, StartTimeout, success
-from workers import scripts
+from rock.actions import StartRequest, load
+from rock.errors import AlreadyExists, BadRequest, Internal, RockError, SandboxGone, StartTimeout, success
 from workers.agent import fail_start, undo_start
+from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
 from workers.reaper import Reaper
+from workers.transfers import Transfers
 from workers.turns import Turns
 
 log = logging.getLogger(__name__)
 
-BLOB_TIMEOUT = 60.0
-"""Seconds without a chunk after which an upload counts as abandoned."""
 LEFT_BEHIND = 5.0
 """Seconds after which work in flight that nobody here does counts as lost on its way."""
 
@@ -40,6 +40,7 @@ class Stores:
     results: ResultStore
     sandboxes: SandboxStore
     blobs: BlobStore
+    images: ImageStore
 
 
 class NodeLifecycle:
@@ -47,10 +48,12 @@ class NodeLifecycle:
 
     def __init__(self, config: Config, stores: Stores, nodes: Nodes, deployment: AbstractDeployment) -> None:
         self._config, self._nodes, self.deployment = config, nodes, deployment
-        self.results, self.sandboxes, self.blobs = stores.results, stores.sandboxes, stores.blobs
+        self.results, self.sandboxes = stores.results, stores.sandboxes
         self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
         self.turns = Turns()
         self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
+        self._transfers = Transfers(stores.results, stores.blobs, deployment)
+        self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
@@ -68,7 +71,7 @@ class NodeLifecycle:
 
     def transfer(self, call_id: str) -> None:
         """NodeTask.TRANSFER: stream a large upload into the sandbox."""
-        self._take(call_id, self._upload)
+        self._take(call_id, self._transfers.upload)
 
     def statistics(self, call_id: str) -> None:
         """NodeTask.STATISTICS: what the sandbox uses."""
@@ -78,8 +81,8 @@ class NodeLifecycle:
         """Do again what is in flight on this node and was lost on its way; return how many calls."""
         work: dict[str, Callable[[str], None]] = {
             Route.START.value: self.start, Route.RESTART.value: self.start, Route.STOP.value: self.stop,
-            Route.DELETE.value: self.delete,
-            Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._give_up_upload,
+            Route.DELETE.value: self.delete, Route.COMMIT.value: self.commits.begin,
+            Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._transfers.give_up,
         }  # fmt: skip
         taken = 0
         for call_id in self.results.inflight(self._config.node.id):
@@ -256,37 +259,6 @@ class NodeLifecycle:
         result = {"cpu": usage.cpu, "mem": usage.mem, "disk": usage.disk, "net": usage.net}
         self.results.complete(call.call_id, success(result), time.time())
 
-    def _upload(self, call: Call) -> None:
-        path = str(call.body["target_path"])
-        script = "f() {\n" + scripts.write_file(path, call.call_id[:10]).decode() + "\n}\nf"
-        receiver = self.blobs.receiver(call.call_id)
-        argv = ["bash", "--noprofile", "--norc", "-c", script]
-        try:
-            with self.deployment.exec_stream(call.sandbox_id, argv, stdin=_chunks(receiver)) as stream:
-                for _ in stream:  # the script prints nothing; reading drives it to its end
-                    pass
-        finally:
-            self.blobs.drop(call.call_id)
-        if stream.exit_code:
-            reason = (
-                scripts.reason(stream.stderr.decode("utf-8", "backslashreplace")) or f"exit code {stream.exit_code}"
-            )
-            text = f"path {path!r} in sandbox {call.sandbox_id}: {reason}"
-            raise NotFound(text) if stream.exit_code == scripts.NO_FILE else BadRequest(text, path=path)
-        name = str(call.body.get("file_name", ""))
-        answer = UploadResponse(success=True, message=f"uploaded to {path}", file_name=name)
-        self.results.complete(call.call_id, success(dump(answer)), time.time())
-
-    def _give_up_upload(self, call_id: str) -> None:
-        """An upload whose receiver died half-way cannot go on; the caller sends it again under a new id."""
-        error = Internal("the upload was cut off when the node's process ended; send it again under a new request_id")
-        self.results.fail(call_id, error, time.time())
-
 
 def _stopped_meanwhile(call: Call) -> SandboxGone:
     return SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id)
-
-
-def _chunks(receiver: BlobReceiver) -> Iterator[bytes]:
-    while chunk := receiver.pull(BLOB_TIMEOUT):
-        yield chunk

@@ -23,6 +23,7 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
             NodeTask.START: lifecycle.start,
             NodeTask.STOP: lifecycle.stop,
             NodeTask.DELETE: lifecycle.delete,
+            NodeTask.COMMIT: lifecycle.commits.begin,
             NodeTask.TRANSFER: lifecycle.transfer,
             NodeTask.STATISTICS: lifecycle.statistics,
         }

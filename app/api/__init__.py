@@ -1,6 +1,6 @@
 """The HTTP surface, on one screen: every route, what it takes, what it answers, and which function does it."""
 
-from app.api import ended, files, health, results, roster, sandboxes, sessions
+from app.api import afterlife, files, health, results, roster, sandboxes, sessions
 from app.api.endpoint import PREFIX, Endpoint
 from rock import actions
 
@@ -18,18 +18,22 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Measure what a sandbox uses of its own limits.", query=("sandbox_id",)),
     Endpoint("POST", "/stop", actions.SandboxRequest, None, sandboxes.stop,
              "Stop a sandbox; stopping it again succeeds."),
-    Endpoint("POST", "/restart", actions.SandboxRequest, actions.StartResponse, ended.restart,
+    Endpoint("POST", "/restart", actions.SandboxRequest, actions.StartResponse, afterlife.restart,
              "Start a stopped sandbox again, with its container and files and without its sessions."),
-    Endpoint("POST", "/sandboxes/<sandbox_id>/restart", None, actions.StartResponse, ended.restart_named,
+    Endpoint("POST", "/sandboxes/<sandbox_id>/restart", None, actions.StartResponse, afterlife.restart_named,
              "The same, by path."),
-    Endpoint("POST", "/delete", actions.SandboxRequest, None, ended.delete,
+    Endpoint("POST", "/delete", actions.SandboxRequest, None, afterlife.delete,
              "Delete a stopped sandbox with its files; an unknown one counts as deleted."),
+    Endpoint("POST", "/commit", actions.CommitRequest, actions.CommitStatusResponse, afterlife.commit,
+             "Begin to make an image of a sandbox; it is pushed when its name begins with a registry and credentials are given."),
+    Endpoint("GET", "/commit/<sandbox_id>", None, actions.CommitStatusResponse, afterlife.commit_status,
+             "Tell how a sandbox's last commit stands."),
     Endpoint("GET", "/sandboxes", None, actions.SandboxListResponse, roster.page,
              "List sandboxes, newest first, without renewing their leases.",
              query=("page", "page_size", "user_id", "experiment_id", "namespace", "image", "state")),
     Endpoint("POST", "/sandboxes/batch", actions.BatchRequest, actions.BatchResponse, roster.batch,
              "Tell all about several sandboxes, without renewing their leases; unknown ones are left out."),
-    Endpoint("GET", "/sandboxes/<sandbox_id>/mount-infos", None, None, ended.mounts,
+    Endpoint("GET", "/sandboxes/<sandbox_id>/mount-infos", None, None, afterlife.mounts,
              "Tell what of the host a sandbox was started with."),
     Endpoint("POST", "/create_session", actions.CreateBashSessionRequest, actions.CreateBashSessionResponse,
              sessions.create_session, "Open a bash session."),

@@ -11,9 +11,11 @@ from celery import Celery
 from app.blobs import BlobStore
 from app.broker import NodeTask
 from app.calls import Call
+from app.image_store import Home
 from app.lifecycle import Stores
-from app.records import Event, NodeRecord, PhaseName, PhaseStatus, State
-from rock.errors import Cancelled, CommandFailed, ImageNotFound, SandboxGone, success
+from app.records import Commit, Event, NodeRecord, PhaseName, PhaseStatus, State
+from app.status import to_commit
+from rock.errors import Cancelled, CommandFailed, ImageNotFound, RockError, SandboxGone, success
 
 GB = 1024**3
 
@@ -47,7 +49,7 @@ class FakeNode:
         """Register every task of a node."""
         verbs = {
             NodeTask.CALL: self.call, NodeTask.CANCEL: self.cancel, NodeTask.START: self.start, NodeTask.STOP: self.stop,
-            NodeTask.DELETE: self.delete, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
+            NodeTask.DELETE: self.delete, NodeTask.COMMIT: self.commit, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
         }  # fmt: skip
         for task, verb in verbs.items():
             celery.task(name=task.value, shared=False)(_function(verb))
@@ -122,6 +124,23 @@ class FakeNode:
         self.ran.append(call_id)
         self.stores.sandboxes.transition(call.sandbox_id, [State.STOPPED], State.DELETED, Event.DELETE, time.time())
         self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is deleted"), time.time())
+
+    def commit(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is not None:
+            self.ran.append(call_id)
+            self.held.append(call)
+
+    def finish_commit(self, error: RockError | None = None) -> None:
+        """End the commit that is held, as a node's thread would."""
+        call, now = self.held.pop(), time.time()
+        record = self.stores.sandboxes.get(call.sandbox_id)
+        begun = Commit.of(record)
+        ended = begun.failed(error, "push", "LOGIN_FAILED", now) if error else begun.succeeded(now)
+        self.stores.sandboxes.set_commit(record, ended)
+        if not error:
+            self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner))
+        self.stores.results.complete(call.call_id, success(to_commit(call.sandbox_id, ended)), now)
 
     def call(self, call_id: str) -> None:
         call = self.stores.results.take(call_id, time.time())

@@ -161,6 +161,19 @@ class ExecStream(Protocol):
         """End the process if it still runs, and release everything. May be called twice."""
 
 
+class NodeImages(Protocol):
+    """The images of a node."""
+
+    def has(self, image: str) -> bool:
+        """Return whether the node has an image of that name."""
+
+    def push(self, image: str, credentials: Credentials) -> None:
+        """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed."""
+
+    def remove(self, image: str) -> bool:
+        """Remove an image, though containers may use it; True if the node had it."""
+
+
 class AbstractDeployment(Protocol):
     """How a node runs its sandboxes. Every method may be called from any thread.
 
@@ -170,6 +183,10 @@ class AbstractDeployment(Protocol):
     name: str
     isolation: bool
     description: str
+
+    @property
+    def images(self) -> NodeImages:
+        """The images of this node."""
 
     def prepare_image(
         self,
@@ -208,6 +225,12 @@ class AbstractDeployment(Protocol):
 
     def remove(self, sandbox_id: str) -> None:
         """Kill and remove the sandbox with its files. Unknown: nothing happens."""
+
+    def commit(self, sandbox_id: str, image: str) -> str:
+        """Make the image of that name of the sandbox's files, running or stopped; return its id. What runs stands still meanwhile.
+
+        Errors: SandboxGone; BadRequest where there are no images.
+        """
 
     def inspect(self, sandbox_id: str) -> ContainerState:
         """Return the state of a sandbox's container."""

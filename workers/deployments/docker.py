@@ -16,8 +16,9 @@ from threading import Event
 from typing import Any
 
 from app.keys import check_name
+from app.references import split_reference
 from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
-from workers.deployments import cgroups, podman, wire
+from workers.deployments import cgroups, podman, snapshot, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
 from workers.deployments.engine import Engine
@@ -69,7 +70,7 @@ class DockerDeployment:
         version = engine.version()
         self.description = f"containers of {version} at {engine.endpoint.url}"
         self._is_podman = version.startswith("Podman")
-        self._engine, self._images = engine, images
+        self._engine, self.images = engine, images
         self._labels = {LABEL_CLUSTER: cluster, LABEL_NODE: node}
         self._mark = hashlib.sha256(f"{cluster}\0{node}".encode()).hexdigest()[:8]
         self._ulimits = ulimits
@@ -87,7 +88,7 @@ class DockerDeployment:
         progress: Callable[[str], None] = lambda text: None,
     ) -> str:
         """Have the image on this node; return its id. See `Images.prepare`."""
-        return self._images.prepare(image, pull=pull, credentials=credentials, deadline=deadline, progress=progress)
+        return self.images.prepare(image, pull=pull, credentials=credentials, deadline=deadline, progress=progress)
 
     def start(self, spec: ContainerSpec) -> ContainerState:
         """Create and start the container; for a living one return its state.
@@ -133,6 +134,11 @@ class DockerDeployment:
     def stop(self, sandbox_id: str) -> None:
         """Kill everything in the sandbox; the container and its files stay."""
         self._engine.kill(self._name(sandbox_id))
+
+    def commit(self, sandbox_id: str, image: str) -> str:
+        """Make an image of the container's files; return its id. See `snapshot.take`. Errors: SandboxGone."""
+        doing = Doing(f"commit sandbox {sandbox_id} as {image}", image)
+        return snapshot.take(self._engine, self._name(sandbox_id), *split_reference(image), doing)
 
     def remove(self, sandbox_id: str) -> None:
         """Kill and remove the container with its anonymous volumes."""
@@ -221,7 +227,7 @@ class DockerDeployment:
             limited,
             boot_argv=self._boot_argv,
             labels=labels,
-            image_env=self._images.facts(spec.image).env,
+            image_env=self.images.facts(spec.image).env,
             ulimits=self._ulimits,
         )
         try:
@@ -245,7 +251,7 @@ class DockerDeployment:
 
     def _check_architecture(self, spec: ContainerSpec) -> None:
         """An image for another processor starts, and dies at once, unless the node emulates it: then look, else do not."""
-        image, node = self._images.facts(spec.image).architecture, self._images.node_architecture
+        image, node = self.images.facts(spec.image).architecture, self.images.node_architecture
         if image in ("", node):
             return
         if _wait_until(lambda: not self.inspect(spec.sandbox_id).running, 1.0):

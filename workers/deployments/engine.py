@@ -4,11 +4,13 @@ engine's faults become ours. It knows containers and images by name; what a sand
 from __future__ import annotations
 
 import base64
+import io
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote, urlencode
 
 import docker
@@ -21,6 +23,10 @@ from workers.deployments.faults import Doing, translate
 
 POOL = 128
 """Connections kept per process: above the threads of any worker, so that no call waits for one (and none is thrown away)."""
+
+
+COMMIT_SECONDS = 3600.0
+"""For an engine to copy a container's files into an image."""
 
 
 class _Absent(Internal):
@@ -85,10 +91,8 @@ class Engine:
             tick: asked several times a second; False ends the pull.
         """
         doing = Doing(f"pull image {repository}:{tag}", f"{repository}:{tag}", pulling=True)
-        # In a header of this one request, and nowhere else: no file, no argument, no log.
-        token = base64.urlsafe_b64encode(json.dumps(dict(login or {})).encode()).decode()
         path = self._path("/images/create", fromImage=repository, tag=tag)
-        answer = wire.request(self.endpoint, "POST", path, headers={"X-Registry-Auth": token})
+        answer = wire.request(self.endpoint, "POST", path, headers=_login(login))
         yield from self._progress(answer, doing, tick)
 
     def load(self, file: Path, tick: Callable[[], bool]) -> Iterator[dict[str, Any]]:
@@ -98,10 +102,43 @@ class Engine:
             tick: asked several times a second; False leaves it.
         """
         doing = Doing(f"load image file {file.name}", file.name, pulling=True)
-        # quiet: while the file is being sent nobody reads, and a talkative engine would block.
         with file.open("rb") as opened:
-            answer = wire.request(self.endpoint, "POST", self._path("/images/load", quiet="1"), file=opened)
+            answer = self._load(opened)
         yield from self._progress(answer, doing, tick)
+
+    def load_bytes(self, archive: bytes, doing: Doing) -> None:
+        """Load a saved image from memory."""
+        for _ in self._progress(self._load(io.BytesIO(archive)), doing, lambda: True):
+            continue
+
+    def push(
+        self, repository: str, tag: str, login: Mapping[str, str], tick: Callable[[], bool]
+    ) -> Iterator[dict[str, Any]]:
+        """Push an image to the registry in its name; otherwise as `pull`."""
+        doing = Doing(f"push image {repository}:{tag}", f"{repository}:{tag}", pushing=True)
+        path = self._path(f"/images/{quote(repository)}/push", tag=tag)
+        yield from self._progress(wire.request(self.endpoint, "POST", path, headers=_login(login)), doing, tick)
+
+    def commit(self, container: str, settings: Mapping[str, Any], doing: Doing) -> str:
+        """Make an image without a name of a container, which stands still meanwhile; return its id.
+
+        Params:
+            settings: of the image, instead of the container's.
+        """
+        # Copying gigabytes takes longer than any other answer.
+        patient = replace(self.endpoint, timeout=COMMIT_SECONDS)
+        path, body = self._path("/commit", container=container, pause="1"), json.dumps(dict(settings)).encode()
+        answer = self._checked(wire.request(patient, "POST", path, body=body), doing)
+        return str(json.loads(answer.text())["Id"])
+
+    def remove_image(self, reference: str) -> bool:
+        """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none."""
+        try:
+            with self._border(Doing(f"remove image {reference}", reference), absent=(404,)):
+                self._api.remove_image(reference, force=True)
+        except _Absent:
+            return False
+        return True
 
     def create(self, name: str, body: dict[str, Any], doing: Doing) -> None:
         """Create a container from the API's own description."""
@@ -184,6 +221,10 @@ class Engine:
         """Release the pooled connections."""
         self._api.close()
 
+    def _load(self, opened: IO[bytes]) -> wire.Answer:
+        # quiet: while the file is being sent nobody reads, and a talkative engine would block.
+        return wire.request(self.endpoint, "POST", self._path("/images/load", quiet="1"), file=opened)
+
     def _path(self, path: str, **query: str) -> str:
         return f"/v{self._api.api_version}{path}" + (f"?{urlencode(query)}" if query else "")
 
@@ -213,6 +254,11 @@ class Engine:
             raise Unavailable(
                 f"cannot {doing.what}: the container engine at {self.endpoint.url} does not answer: {error}"
             ) from error
+
+
+def _login(login: Mapping[str, str] | None) -> dict[str, str]:
+    """Return a registry login in a header of one request, and nowhere else: no file, no argument, no log."""
+    return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(dict(login or {})).encode()).decode()}
 
 
 def _labels(labels: Mapping[str, str]) -> list[str]:

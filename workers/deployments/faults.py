@@ -38,6 +38,7 @@ class Doing:
     what: str
     image: str = ""
     pulling: bool = False
+    pushing: bool = False
 
 
 def _no_bash(text: str, doing: Doing) -> RockError:
@@ -45,7 +46,7 @@ def _no_bash(text: str, doing: Doing) -> RockError:
 
 
 def _disk_full(text: str, doing: Doing) -> RockError:
-    kind = PullFailed if doing.pulling else StartFailed
+    kind = PullFailed if doing.pulling or doing.pushing else StartFailed
     return kind(f"cannot {doing.what}: disk full on the node ({text})")
 
 
@@ -54,6 +55,10 @@ def _image_missing(text: str, doing: Doing) -> RockError:
 
 
 def _image_access(text: str, doing: Doing) -> RockError:
+    if doing.pushing:
+        return ImageAccess(
+            f"image {doing.image}: the registry does not take it with this username and password: {text}"
+        )
     return ImageAccess(
         f"image {doing.image}: the registry refused it; it does not exist there, or registry_username and "
         f"registry_password do not open it: {text}"
@@ -75,6 +80,10 @@ def _field(name: str) -> Callable[[str, Doing], RockError]:
 
 def _gone(text: str, doing: Doing) -> RockError:
     return SandboxGone(f"cannot {doing.what}: its container is not running: {text}")
+
+
+def _paused(text: str, doing: Doing) -> RockError:
+    return Unavailable(f"cannot {doing.what}: its files are being copied for a commit; try again shortly")
 
 
 def _name_taken(text: str, doing: Doing) -> RockError:
@@ -131,8 +140,9 @@ _TABLE: tuple[tuple[str, Callable[[str, Doing], RockError]], ...] = (
     (r"unable to find user|no matching entries in passwd|no such user", _field("user")),
     (r"gathering device information|could not select device driver", _field("docker_args --device/--gpus")),
     (r"ulimit|rlimit", _field("docker_args --ulimit")),
+    (r"container .*is paused", _paused),
     (
-        r"is not running|no such container|no container with name|container .*(not found|is paused)|state improper",
+        r"is not running|no such container|no container with name|container .*not found|state improper",
         _gone,
     ),
 )
@@ -150,7 +160,7 @@ def translate(status: int, text: str, doing: Doing) -> RockError:
     for pattern, make in _TABLE:
         if re.search(pattern, text, re.IGNORECASE):
             return make(text, doing)
-    if doing.pulling:
+    if doing.pulling or doing.pushing:
         return _pull_failed(text, doing)
     if re.search(r"oci runtime|failed to create (shim|task)|runc|crun|cannot start", text, re.IGNORECASE):
         return _start_failed(text, doing)

@@ -29,7 +29,24 @@ from workers.deployments.local_streams import FifoStream, ProcessExec
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NOTE = "local deployment: no isolation; cpu, memory, disk and pids limits are not enforced"
+_NO_IMAGES = "the local deployment has no images; this needs a node with a container engine"
 _LOOK_EVERY = 0.25
+
+
+class NoImages:
+    """The images of a node that has none."""
+
+    def has(self, image: str) -> bool:
+        """Return False."""
+        return False
+
+    def push(self, image: str, credentials: Credentials) -> None:
+        """Refuse. Errors: BadRequest."""
+        raise BadRequest(_NO_IMAGES)
+
+    def remove(self, image: str) -> bool:
+        """Return False: there was none."""
+        return False
 
 
 class LocalDeployment:
@@ -49,6 +66,7 @@ class LocalDeployment:
     def __init__(
         self, data_dir: Path, *, cluster: str, node: str, boot_argv: list[str], environ: Mapping[str, str]
     ) -> None:
+        self.images = NoImages()
         self._root = data_dir / "sandboxes"
         self._owner = {"cluster": cluster, "node": node}
         self._boot_argv = list(boot_argv)
@@ -117,6 +135,10 @@ class LocalDeployment:
             self._pid(sandbox_id), self._marker(sandbox_id)
         ):
             raise StartFailed(f"sandbox {sandbox_id}: some of its processes cannot be killed")
+
+    def commit(self, sandbox_id: str, image: str) -> str:
+        """Refuse. Errors: BadRequest."""
+        raise BadRequest(_NO_IMAGES)
 
     def remove(self, sandbox_id: str) -> None:
         """Kill the whole tree and remove the folder."""

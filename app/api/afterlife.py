@@ -1,4 +1,4 @@
-"""Routes about stopped sandboxes: restart, delete; and what a sandbox has mounted."""
+"""Routes about what outlives a sandbox's processes: restart, delete, commit, mounts."""
 
 from app.api.endpoint import Incoming, path_id
 from app.dispatch import envelope
@@ -23,3 +23,13 @@ def delete(services: Services, incoming: Incoming) -> str:
 def mounts(services: Services, incoming: Incoming) -> str:
     """Tell what a sandbox has mounted."""
     return envelope(services.afterlife.mounts(path_id(incoming), incoming.ask))
+
+
+def commit(services: Services, incoming: Incoming) -> str:
+    """Begin to make an image of a sandbox."""
+    return services.commits.commit(incoming.data, incoming.ask)
+
+
+def commit_status(services: Services, incoming: Incoming) -> str:
+    """Tell how a sandbox's last commit stands."""
+    return envelope(services.commits.status(path_id(incoming), incoming.ask))

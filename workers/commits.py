@@ -1,0 +1,127 @@
+"""Commits: an image of a sandbox, pushed if that is wanted. Each runs in a thread of its own, for as long as it takes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+from app import status
+from app.calls import Call
+from app.config import Config
+from app.image_store import Home, ImageStore
+from app.records import Commit, SandboxRecord
+from app.references import registry_of
+from app.results import ResultStore
+from app.store import SandboxStore
+from rock.errors import AlreadyExists, ImageAccess, Internal, RockError, SandboxGone, success
+from workers.deployments.abstract import AbstractDeployment, Credentials
+from workers.turns import Turns
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 2
+"""Commits that work at the same time on a node; they write and read gigabytes."""
+
+_CODES = {
+    ("commit", SandboxGone): "SANDBOX_CONTAINER_NOT_FOUND", ("commit", AlreadyExists): "COMMIT_CONFLICT",
+    ("push", ImageAccess): "LOGIN_FAILED",
+}  # fmt: skip
+
+
+@dataclass
+class _Stage:
+    """Where a commit is, for the message should it fail."""
+
+    name: str = "commit"
+
+
+class Commits:
+    """Carries out the commits of one node."""
+
+    def __init__(
+        self, config: Config, results: ResultStore, sandboxes: SandboxStore, images: ImageStore,
+        deployment: AbstractDeployment, turns: Turns,
+    ) -> None:  # fmt: skip
+        self._node, self._zone = config.node.id, ZoneInfo(config.log.time_zone)
+        self._results, self._sandboxes, self._images = results, sandboxes, images
+        self._deployment, self._turns = deployment, turns
+        self._room = threading.Semaphore(AT_ONCE)
+        self._lock = threading.Lock()
+        self._in_hand: set[str] = set()
+
+    def begin(self, call_id: str) -> None:
+        """NodeTask.COMMIT: take the call and carry it out in the background. Again while it is in hand: nothing happens."""
+        with self._lock:
+            if call_id in self._in_hand:
+                return
+            self._in_hand.add(call_id)
+        threading.Thread(target=self._run, args=(call_id,), name=f"commit {call_id}", daemon=True).start()
+
+    def _run(self, call_id: str) -> None:
+        """Carry out one commit; whatever happens becomes its answer, or is tried again by the node's next look."""
+        try:
+            call = self._results.take(call_id, time.time())
+            record = self._sandboxes.get(call.sandbox_id) if call else None
+            if call is not None and record is not None:
+                with self._room:
+                    self._carry_out(call, record)
+            elif call is not None:
+                gone = SandboxGone(f"Sandbox {call.sandbox_id} is gone: nothing was committed")
+                self._results.fail(call_id, gone, time.time())
+        except Exception:
+            log.exception("commit failed call=%s", call_id)
+        finally:
+            with self._lock:
+                self._in_hand.discard(call_id)
+
+    def _carry_out(self, call: Call, record: SandboxRecord) -> None:
+        commit = Commit(call.call_id, str(call.body["image_tag"]), started=call.created)
+        stage = _Stage()
+        try:
+            self._work(call, commit.image_tag, stage)
+            ended = commit.succeeded(time.time())
+        except RockError as error:
+            code = _CODES.get((stage.name, type(error)), f"{stage.name}_failed".upper())
+            ended = commit.failed(_without(call, error), stage.name, code, time.time())
+        except Exception as error:
+            log.exception("commit failed sandbox_id=%s image=%s", call.sandbox_id, commit.image_tag)
+            fault = Internal(f"the node failed ({type(error).__name__}); see its log")
+            ended = commit.failed(fault, stage.name, f"{stage.name}_failed".upper(), time.time())
+        self._sandboxes.set_commit(commit.on(record), ended)
+        answer = success(status.to_commit(call.sandbox_id, ended, self._zone))
+        self._results.complete(call.call_id, answer, time.time())
+        log.info(
+            "commit done request_id=%s sandbox_id=%s image=%s phase=%s stage=%s code=%s seconds=%.1f",
+            call.request_id, call.sandbox_id, commit.image_tag, ended.phase.value, ended.stage, ended.code,
+            ended.completed - ended.started,
+        )  # fmt: skip
+
+    def _work(self, call: Call, image: str, stage: _Stage) -> None:
+        known, images = self._images.home(image), self._deployment.images
+        if images.has(image) and (known is None or known.owner != call.owner):
+            raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
+        with self._turns.of(call.sandbox_id):
+            self._deployment.commit(call.sandbox_id, image)
+        home = Home(self._node, call.owner)
+        self._images.note(image, home)
+        user, password = call.body.get("username"), call.body.get("password")
+        if not (registry_of(image) and user and password):
+            return
+        stage.name = "push"
+        try:
+            images.push(image, Credentials(str(user), str(password)))
+        except RockError:
+            # Under a registry's name and not what the registry has: nobody should start it by mistake.
+            images.remove(image)
+            self._images.forget(image)
+            raise
+        self._images.note(image, Home(self._node, call.owner, pushed=True))
+
+
+def _without(call: Call, error: RockError) -> RockError:
+    """Return the error without the password, should a registry have quoted it."""
+    password = str(call.body.get("password") or "")
+    return RockError(error.message.replace(password, "***")) if password and password in error.message else error
