@@ -1,17 +1,21 @@
 """The third-party client rl-rock, unchanged, against the real stack: one long session, checked fact by fact."""
 
+import contextlib
 import hashlib
 import json
 import subprocess
 from pathlib import Path
 
+import docker
 import pytest
 
 from rock import settings
+from scripts.images import ALPINE
 
 pytestmark = pytest.mark.timeout(600)
 
 SESSION = Path(__file__).with_name("third_party_session.py")
+COMMIT = Path(__file__).with_name("third_party_commit.py")
 IMAGE = "python:3.11"
 CONTENT = bytes(range(256)) * 8192  # 2 MiB: above the size from which that client prefers an object store
 
@@ -21,10 +25,15 @@ def facts(server, rl_rock_python, tmp_path_factory):
     """What the session saw. Its Python is another one: that client's import package is called `rock` too."""
     local = tmp_path_factory.mktemp("compat") / "upload.bin"
     local.write_bytes(CONTENT)
+    return run(rl_rock_python, SESSION, server.url, IMAGE, str(local), cwd=local.parent)
+
+
+def run(python, script, *arguments, cwd):
+    """Run one of the client's scripts and return what it saw."""
     done = subprocess.run(
-        [str(rl_rock_python), str(SESSION), server.url, IMAGE, str(local)],
+        [str(python), str(script), *arguments],
         env=settings.inherited(["PATH", "HOME", "LANG"]),
-        cwd=local.parent,
+        cwd=cwd,
         capture_output=True,
         text=True,
         timeout=500,
@@ -110,3 +119,15 @@ def test_restart_and_delete(facts):
 
 def test_group(facts):
     assert facts["group"] == ["here", "here"]
+
+
+def test_commit(engine_server, rl_rock_python, engine, tmp_path):
+    tag = "rock-test/compat-commit:1"
+    try:
+        facts = run(rl_rock_python, COMMIT, engine_server.url, ALPINE, tag, cwd=tmp_path)
+    finally:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            engine.images.remove(tag, force=True)
+    assert facts["begun"]["image_tag"] == tag and facts["begun"]["started_at"]
+    assert [facts[name]["phase"] for name in ("status", "again")] == ["SUCCEEDED", "SUCCEEDED"]
+    assert facts["content"] == "kept"

@@ -124,7 +124,7 @@ _TABLE: tuple[tuple[str, Callable[[str, Doing], RockError]], ...] = (
     ),
     (r"manifest .*unknown|manifest for .* not found|name unknown|tag .* not found", _image_missing),
     (
-        r"pull access denied|unauthorized|authentication required|access.* denied|\bdenied:|incorrect username",
+        r"pull access denied|unauthorized|authentication required|no basic auth credentials|access.* denied|\bdenied:|incorrect username",
         _image_access,
     ),
     (r"no such image|image not known|image .*not found", _image_missing),
