@@ -330,8 +330,8 @@ k_shell_ended() {
   local key=$1 id=${S_BUSY[$1]} in=${S_IN[$1]} w line again=''
   [[ $in ]] || return
   while [[ $id ]] && read -t 0 -u "$in" && IFS= read -r -t 0.1 -u "$in" line; do
-    # Not a word of it was read: the shell was about to end for what came before (`set -t`), and a new one will run it.
-    [[ $line == '\builtin . '*'; '*" - $id" ]] && again=$id
+    # Not a word of it was read: the shell was about to end for what came before (`set -t`), and a new one will run it, if it is still wanted.
+    [[ ! ${KILLING[$id]} && $line == '\builtin . '*'; '*" - $id" ]] && again=$id
   done
   if [[ $again ]]; then
     unset "OUT[$id]"
