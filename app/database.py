@@ -1,6 +1,6 @@
 """The way into Redis: one client per process, Lua scripts from files, faults translated once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -61,7 +61,32 @@ def source(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
-def script(client: Client, name: str) -> Callable[..., Any]:
-    """Return lua/<name>.lua as a callable `(keys, args)`, loaded into Redis on first use and again after a restart."""
-    made: Callable[..., Any] = client.register_script(source(name))
-    return made
+class Script:
+    """A Lua script of ours, called on a connection of the client's pool."""
+
+    def __init__(self, client: Client, name: str) -> None:
+        """
+        Params:
+            name: the file lua/<name>.lua. Raises OSError when the package is incomplete.
+        """
+        self._pool = client.connection_pool
+        self._careful = client.register_script(source(name))
+
+    def __call__(self, keys: list[str], args: list[Any]) -> Any:
+        """Run the script and return its reply. It may run twice when a connection breaks, so each is written to bear that.
+
+        Straight to the connection: redis-py's wrappers around one command cost three times the command itself. They step in when that
+        fails: connect again, and load the script into a Redis that does not know it.
+
+        Raises:
+            redis.RedisError: Redis is away, or the script failed.
+        """
+        connection = self._pool.get_connection()
+        try:
+            connection.send_command("EVALSHA", self._careful.sha, len(keys), *keys, *args)
+            return connection.read_response()
+        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.NoScriptError):
+            pass
+        finally:
+            self._pool.release(connection)
+        return self._careful(keys, args)
