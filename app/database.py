@@ -1,6 +1,6 @@
 """The way into Redis: one client per process, Lua scripts from files, faults translated once."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -61,32 +61,52 @@ def source(name: str) -> str:
     return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
 
 
-class Script:
-    """A Lua script of ours, called on a connection of the client's pool."""
+class Scripts:
+    """The Lua scripts of one client, and a few connections kept for them.
 
-    def __init__(self, client: Client, name: str) -> None:
+    Straight to a connection: redis-py's wrappers around one command, and its look at a connection before lending it, cost three times the
+    command itself. They step in when that fails: connect again, and load the script into a Redis that does not know it.
+    """
+
+    # Connections kept; a caller beyond them takes one of the pool and gives it back.
+    KEPT = 8
+
+    def __init__(self, client: Client) -> None:
+        self._client, self._pool = client, client.connection_pool
+        self._idle: list[Any] = []
+
+    def load(self, name: str) -> Callable[[list[str], list[Any]], Any]:
+        """Return lua/<name>.lua as a callable `(keys, args)` that gives its reply or raises redis.RedisError.
+
+        It may run twice when a connection breaks, so each script is written to bear that. Raises OSError when the package is incomplete.
         """
-        Params:
-            name: the file lua/<name>.lua. Raises OSError when the package is incomplete.
-        """
-        self._pool = client.connection_pool
-        self._careful = client.register_script(source(name))
+        careful = self._client.register_script(source(name))
 
-    def __call__(self, keys: list[str], args: list[Any]) -> Any:
-        """Run the script and return its reply. It may run twice when a connection breaks, so each is written to bear that.
+        def run(keys: list[str], args: list[Any]) -> Any:
+            try:
+                return self._ask("EVALSHA", careful.sha, len(keys), *keys, *args)
+            except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.NoScriptError):
+                return careful(keys, args)
 
-        Straight to the connection: redis-py's wrappers around one command cost three times the command itself. They step in when that
-        fails: connect again, and load the script into a Redis that does not know it.
+        return run
 
-        Raises:
-            redis.RedisError: Redis is away, or the script failed.
-        """
-        connection = self._pool.get_connection()
+    def _ask(self, *command: Any) -> Any:
+        """Send one command and return its reply; a connection that fails is not kept."""
+        # Greenlets and threads alike: taking from and adding to a list is atomic.
+        connection = self._idle.pop() if self._idle else self._pool.get_connection()
+        sound = False
         try:
-            connection.send_command("EVALSHA", self._careful.sha, len(keys), *keys, *args)
-            return connection.read_response()
-        except (redis.ConnectionError, redis.TimeoutError, redis.exceptions.NoScriptError):
-            pass
+            connection.send_command(*command)
+            reply = connection.read_response()
+            sound = True
+            return reply
+        except redis.ResponseError:
+            sound = True
+            raise
         finally:
-            self._pool.release(connection)
-        return self._careful(keys, args)
+            if not sound:
+                connection.disconnect()
+            if sound and len(self._idle) < self.KEPT:
+                self._idle.append(connection)
+            else:
+                self._pool.release(connection)

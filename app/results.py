@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.calls import BULK_LIMIT, Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
-from app.database import Client, Script, redis_faults
+from app.database import Client, Scripts, redis_faults
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
 from app.letters import NODE_MARK, Letter
@@ -28,8 +28,8 @@ class ResultStore:
             ttl: seconds for which an answer can be fetched again.
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
-        self._claim, self._complete = Script(redis, "claim"), Script(redis, "complete")
-        self._take = Script(redis, "take")
+        scripts = Scripts(redis)
+        self._claim, self._take, self._complete = (scripts.load(name) for name in ("claim", "take", "complete"))
         # For those who wait for something else than one call's answer, and to let all waiters go.
         self.inbox = Inbox(redis, keys.done(), self.read)
 

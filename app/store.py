@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.calls import Call, Claim, bulk_apart, encode, fingerprint
-from app.database import Client, Script, redis_faults
+from app.database import Client, Scripts, redis_faults
 from app.keys import Keys
 from app.records import (
     TRANSITIONS,
@@ -40,8 +40,9 @@ class SandboxStore:
         """
         self._redis, self._keys = redis, keys
         self._lost_after, self._keep_stopped = lost_after, keep_stopped
-        self._create, self._transition = Script(redis, "create"), Script(redis, "transition")
-        self._renew, self._expired, self._patch = (Script(redis, name) for name in ("renew", "expired", "patch"))
+        scripts = Scripts(redis)
+        self._create, self._transition = scripts.load("create"), scripts.load("transition")
+        self._renew, self._expired, self._patch = (scripts.load(name) for name in ("renew", "expired", "patch"))
 
     def create(self, record: SandboxRecord, call: Call, now: float, *, restarts: str = "") -> Claim:
         """Make a pending sandbox: its record, the reservation on `record.node` and its start call, or nothing.
@@ -206,7 +207,8 @@ class NodeStore:
     def __init__(self, redis: Client, keys: Keys, lost_after: float = 15.0) -> None:
         """`lost_after`: seconds without a heartbeat after which a node counts as lost."""
         self._redis, self._keys, self.lost_after = redis, keys, lost_after
-        self._register, self._patch, self._forget = (Script(redis, name) for name in ("register", "patch", "forget"))
+        scripts = Scripts(redis)
+        self._register, self._patch, self._forget = (scripts.load(name) for name in ("register", "patch", "forget"))
 
     def register(self, node_id: str, token: str, record: NodeRecord, now: float) -> None:
         """Take the id `node_id` for the holder of `token` (one per worker life, shared by its processes).

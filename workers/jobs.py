@@ -14,6 +14,7 @@ from rock.actions import (
     Command,
     CommandResponse,
     load,
+    revive,
 )
 from rock.errors import (
     AlreadyExists,
@@ -131,7 +132,7 @@ class RunJob(Job):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self.action = load(BashAction, call.body)
+        self.action = revive(BashAction, call.body)
         self.target = protocol.session_key(self.action.session)
         self.timeout, self.silence = self.action.timeout, self.action.no_output_timeout
 
@@ -174,7 +175,7 @@ class ExecuteJob(Job):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.target = "pipe"
-        self.command = load(Command, call.body)
+        self.command = revive(Command, call.body)
         self.timeout = self.command.timeout
 
     def script(self) -> bytes:

@@ -9,17 +9,19 @@ from celery import Celery
 
 from app.broker import SWEEP_TASK, NodeTask
 from app.sweep import Sweep
+from workers import strategy
 from workers.agent import NodeAgent
 from workers.lifecycle import NodeLifecycle
 
 
 def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle | None, sweep: Sweep) -> None:
     """Register the tasks of one or both sides of a node (both: in tests, where one process is the node)."""
-    verbs: dict[NodeTask, Callable[[str], None]] = {}
+    quick: dict[NodeTask, Callable[[str], None]] = {}
+    slow: dict[NodeTask, Callable[[str], None]] = {}
     if agent is not None:
-        verbs |= {NodeTask.CALL: agent.call, NodeTask.CANCEL: agent.cancel, NodeTask.OPENED: agent.opened}
+        quick = {NodeTask.CALL: agent.call, NodeTask.CANCEL: agent.cancel, NodeTask.OPENED: agent.opened}
     if lifecycle is not None:
-        verbs |= {
+        slow = {
             NodeTask.START: lifecycle.start,
             NodeTask.STOP: lifecycle.stop,
             NodeTask.DELETE: lifecycle.delete,
@@ -28,7 +30,9 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
             NodeTask.STATISTICS: lifecycle.statistics,
         }
     # Not shared: Celery would announce them to every application of the process, and tests make many.
-    for task, verb in verbs.items():
+    for task, verb in quick.items():
+        celery.task(_taking_a_call(verb), name=task.value, shared=False, Strategy=strategy.DIRECT)
+    for task, verb in slow.items():
         celery.task(_taking_a_call(verb), name=task.value, shared=False)
 
     def run_sweep() -> None:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from rock.actions.codec import dump, load, parse, schema_of
+from rock.actions.codec import dump, load, parse, revive, schema_of
 from rock.actions.envhub import EnvEntry, EnvNameRequest, ListEnvsRequest, RegisterEnvRequest
 from rock.actions.requests import (
     BashAction,
@@ -80,5 +80,5 @@ __all__ = [
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
     "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
-    "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "schema_of",
+    "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "revive", "schema_of",
 ]  # fmt: skip

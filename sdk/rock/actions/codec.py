@@ -61,6 +61,22 @@ def load(cls: type[T], data: Any) -> T:
         raise BadRequest(_in_words(error.normalized_messages())) from error
 
 
+def revive(cls: type[T], data: Mapping[str, Any]) -> T:
+    """Return a request from what `dump` made of one: checked when it came, and not again.
+
+    Params:
+        cls: a request whose fields are plain JSON values.
+        data: `dump`'s result, by this or another version: unknown fields are ignored, absent ones take defaults.
+    Raises:
+        BadRequest: a field without default is absent.
+    """
+    names = schema_of(cls).fields
+    try:
+        return cls(**{name: value for name, value in data.items() if name in names})
+    except TypeError as error:
+        raise BadRequest(f"the request was stored by another version: {error}") from error
+
+
 def _in_words(messages: Mapping[str, Any]) -> str:
     """Return one sentence that names every bad field."""
     return "; ".join(f"{name} {_first(text)}" for name, text in messages.items())
