@@ -13,7 +13,6 @@ from rock.actions import (
     BashObservation,
     Command,
     CommandResponse,
-    load,
     revive,
 )
 from rock.errors import (
