@@ -691,6 +691,7 @@ k_victims() {
     { IFS= read -r s <"/proc/$p/stat"; } 2>/dev/null || continue
     set -- ${s##*) }
     [[ $1 == Z || $p == "$K" || $p == "$BASHPID" ]] && continue
+    ((${20} < tick)) && continue # on a busy host nearly all of them
     pids+=("$p")
     ppid[p]=$2 born[p]=${20}
   done
@@ -698,7 +699,7 @@ k_victims() {
     more=0
     for p in "${pids[@]}"; do
       [[ ${in_tree[$p]} || ! ${in_tree[${ppid[p]}]} ]] && continue
-      if [[ ${ppid[p]} == "$root" ]] && { [[ ${old[$p]} ]] || ((born[p] < tick)); }; then continue; fi
+      [[ ${ppid[p]} == "$root" && ${old[$p]} ]] && continue
       in_tree[$p]=1 more=1
       V+=("$p")
       SEEN[$p]=${born[p]}
@@ -744,11 +745,15 @@ k_kill() {
   printf 'q %s\n' "$id" >&"$EV"
 }
 
-# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them time. True when all are dead.
+# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a tenth of a second; KILL needs no handler, only time.
+# True when all are dead.
 k_signal_victims() {
-  local p tries left
+  local p tries left end patience=10
+  [[ $1 == KILL ]] && patience=200
   k_holders "$id"
-  for ((tries = 0; tries < 20; tries++)); do
+  k_uptime
+  end=$((UP + patience))
+  for ((tries = 0; tries < 3 || UP < end; tries++)); do
     if [[ $1 == KILL && $tries == 0 ]]; then
       k_freeze "$root" "$id" "$pipe"
     else
@@ -766,6 +771,7 @@ k_signal_victims() {
     [[ $1 == KILL && $tries == 0 ]] && k_thaw
     [[ $left ]] || return 0
     k_pause 0.005
+    k_uptime
   done
   return 1
 }
