@@ -20,8 +20,9 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
         clients: `redis` and `raw_redis` clients (decoded and raw replies), instead of ones made from `config`.
     """
     # Loaded here: nodes and the command line import app.keys or app.config, and need no Flask.
-    from flask import Flask
+    from flask import Blueprint, Flask
 
+    from app import plain
     from app.api import ENDPOINTS, reply
     from app.openapi import describe
     from app.wiring import build
@@ -31,7 +32,10 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     # Nothing is rendered or signed here; multipart texts are ids and paths, so they have a small limit of their own.
     app.config.update(MAX_FORM_MEMORY_SIZE=1024 * 1024, MAX_FORM_PARTS=100)
     app.extensions["rock"] = services
+    without_envelope = Blueprint("plain", __name__)
     for endpoint in ENDPOINTS:
-        endpoint.register(app, services)
+        endpoint.register(without_envelope if endpoint.plain else app, services)
+    plain.register(without_envelope)
     reply.register(app)
+    app.register_blueprint(without_envelope)
     return app

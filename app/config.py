@@ -169,6 +169,20 @@ class EnvHub:
 
 
 @dataclass(frozen=True)
+class Gem:
+    """Sandboxes of GEM environments."""
+
+    cpus: float = field(default=0.05, metadata={"least": 0.01})
+    """Reserved: an environment is idle while a model thinks, so many fit."""
+    limit_cpus: float = field(default=1.0, metadata={"least": 0.01})
+    memory: int = field(default=512 * MB, metadata={"size": True})
+    step_seconds: float = field(default=60.0, metadata={"least": 0.1})
+    """After them a reset or a step is interrupted."""
+    make_seconds: float = field(default=600.0, metadata={"least": 1})
+    """For the pull and the start, and again for making the environment."""
+
+
+@dataclass(frozen=True)
 class Auth:
     """Who may call. With no key anyone may, and the service listens on loopback only."""
 
@@ -207,6 +221,7 @@ class Config:
     runtime: Runtime = field(default_factory=Runtime)
     warmup: Warmup = field(default_factory=Warmup)
     envhub: EnvHub = field(default_factory=EnvHub)
+    gem: Gem = field(default_factory=Gem)
     auth: Auth = field(default_factory=Auth)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

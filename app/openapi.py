@@ -86,6 +86,8 @@ def _answer(endpoint: Endpoint) -> dict[str, Any]:
     """Return the schema of a route's answer."""
     if endpoint.open:
         return {"type": "object"}
+    if endpoint.plain and endpoint.response is not None:
+        return {"$ref": f"#/components/schemas/{endpoint.response.__name__}"}
     envelope: dict[str, Any] = {"$ref": "#/components/schemas/Envelope"}
     if endpoint.response is None:
         return envelope
@@ -129,7 +131,7 @@ fetch("openapi.json").then(answer => answer.json()).then(spec => {
     if (route.parameters.length) el("p", "Parameters: " + route.parameters.map(p => p.name + (p.required ? " *" : "")).join(", "), box)
     for (const body of Object.values(route.requestBody?.content || {})) table(spec, body.schema.allOf?.[0] || body.schema, "Request", box)
     const answer = route.responses["200"].content["application/json"].schema
-    table(spec, answer.allOf?.[1]?.properties?.result || {}, "Result", box)
+    table(spec, answer.allOf?.[1]?.properties?.result || answer, "Result", box)
   }
 })
 </script></body></html>

@@ -8,6 +8,7 @@ from app.commands import Commands
 from app.commits import Commits
 from app.database import Client
 from app.dispatch import Dispatch
+from app.gem.environments import Environments
 from app.lifecycle import Lifecycle
 from app.output import Output
 from app.results import ResultStore
@@ -26,6 +27,7 @@ class Services:
     roster: Roster
     commits: Commits
     commands: Commands
+    environments: Environments
     dispatch: Dispatch
     results: ResultStore
     output: Output

@@ -13,6 +13,8 @@ from app.commits import Commits
 from app.config import Config
 from app.database import Client, connect
 from app.dispatch import Dispatch
+from app.gem.environments import Environments
+from app.gem.recipes import Recipes
 from app.image_store import ImageStore
 from app.keys import Keys
 from app.letters import Letters
@@ -41,13 +43,17 @@ def build(
     celery = celery or make_celery(config)
     dispatch = Dispatch(stores.results, Nodes(celery), watch, letters=Letters(celery, keys))
     zone = ZoneInfo(config.log.time_zone)
+    lifecycle = Lifecycle(stores, dispatch, config.runtime, zone)
+    commands = Commands(dispatch, stores.results, BlobStore(raw_redis, keys))
+    recipes = Recipes(config.envhub)
     return Services(
         keyring=Keyring(config.auth.keys),
-        lifecycle=Lifecycle(stores, dispatch, config.runtime, zone),
+        lifecycle=lifecycle,
         afterlife=Afterlife(stores, dispatch, config.runtime),
         commits=Commits(stores, dispatch, zone),
         roster=Roster(stores, dispatch.clock, zone),
-        commands=Commands(dispatch, stores.results, BlobStore(raw_redis, keys)),
+        commands=commands,
+        environments=Environments(lifecycle, commands, recipes, config.gem, config.runtime.output_limit),
         dispatch=dispatch,
         results=stores.results,
         output=Output(dispatch, stores.results),

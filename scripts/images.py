@@ -5,6 +5,7 @@
 - `rock-test/alpine-bash`: a busybox userland with bash and no other GNU tool, as Alpine with bash is.
 - `rock-test/nobash`: the same without bash.
 - `swebench/sweb.eval.x86_64.…`: `python:3.11` with a task of SWE-bench in it (scripts/swe_image.py).
+- `rock-test/gem`: `python:3.11` with gem-llm.
 """
 
 import shutil
@@ -15,15 +16,16 @@ from pathlib import Path
 
 import docker
 
-from scripts import swe_image
+from scripts import gem, swe_image
 from scripts.engine import CACHE, apt_install, apt_update
 from scripts.steps import StepFailed, run, step
 
-PYTHON, DEBIAN, ALPINE, NOBASH = (
+PYTHON, DEBIAN, ALPINE, NOBASH, GEM = (
     "python:3.11",
     "debian:minimal",
     "rock-test/alpine-bash:latest",
     "rock-test/nobash:latest",
+    "rock-test/gem:latest",
 )
 _PATH = "ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _SUITE = "bookworm"
@@ -46,6 +48,9 @@ def ensure(url: str) -> None:
         if swe_image.TAG not in present:
             with step(f"making the test image {swe_image.TAG}"):
                 swe_image.make(client, PYTHON, _folder())
+        if GEM not in present:
+            with step(f"making the test image {GEM}"), tempfile.TemporaryDirectory(dir=_folder()) as root:
+                _gem(client, Path(root))
     finally:
         client.close()
 
@@ -99,6 +104,13 @@ def _python(root: Path) -> None:
     _debootstrap(root, "python3", "git", "ca-certificates", "procps")
     for name in ("python", "python3", "python3.11"):
         (root / "usr/local/bin" / name).symlink_to("/usr/bin/python3.11")
+
+
+def _gem(client: docker.DockerClient, context: Path) -> None:
+    """Put gem-llm on top of the Python image."""
+    gem.unpack(context / "packages")
+    (context / "Dockerfile").write_text(f"FROM {PYTHON}\nCOPY packages /usr/local/lib/python3.11/dist-packages\n")
+    client.images.build(path=str(context), tag=GEM, rm=True)
 
 
 def _busybox(root: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rock import settings
-from scripts import compat, engine, images, registry
+from scripts import compat, engine, gem, images, registry
 from scripts.steps import StepFailed, step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,6 +31,7 @@ def main(arguments: Sequence[str]) -> int:
             variables["DOCKER_HOST"] = found.url
             engine.ensure_podman()
         compat.ensure()
+        gem.ensure()
         if not _passes("the suite (pytest)", ("-m", "pytest", *arguments), variables):
             failed.append("the suite (pytest)")
     except StepFailed as error:

@@ -54,12 +54,12 @@ LONGER: dict[str, int] = {
 """What may be longer (lines, or public methods of a class), and up to where; each with its reason."""
 BROAD = (
     # Borders: here a fault becomes an envelope.
-    *("app.api.reply", "workers.agent", "workers.lifecycle", "workers.tasks"),
+    *("app.api.reply", "app.gem.inside", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
     *("workers", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
 )
 """Modules that may catch everything."""
-LATER = ("envhub", "metrics", "warmup")
+LATER = ("metrics", "warmup")
 """Configuration sections that the contract fixes, and whose parts do not exist yet."""
 
 

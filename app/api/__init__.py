@@ -1,6 +1,6 @@
 """The HTTP surface, on one screen: every route, what it takes, what it answers, and which function does it."""
 
-from app.api import afterlife, files, health, results, roster, sandboxes, sessions
+from app.api import afterlife, files, gem, health, results, roster, sandboxes, sessions
 from app.api.endpoint import PREFIX, Endpoint
 from rock import actions
 
@@ -56,6 +56,17 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              query=("offset", "stream")),
     Endpoint("POST", "/results/<request_id>/cancel", None, actions.UnfinishedResponse, results.cancel,
              "End a running call as its timeout would, or withdraw a waiting one."),
+    # GEM: environments, one sandbox each.
+    Endpoint("POST", "/make", actions.EnvMakeRequest, actions.EnvSandboxResponse, gem.make,
+             "Start an environment in a sandbox of its own.", prefix=gem.PREFIX, plain=True),
+    Endpoint("POST", "/reset", actions.EnvResetRequest, actions.EnvResetResponse, gem.reset,
+             "Begin an episode.", prefix=gem.PREFIX, plain=True),
+    Endpoint("POST", "/step", actions.EnvStepRequest, actions.EnvStepResponse, gem.step,
+             "Take an action.", prefix=gem.PREFIX, plain=True),
+    Endpoint("POST", "/close", actions.EnvCloseRequest, actions.EnvSandboxResponse, gem.close,
+             "End an environment and its sandbox; closing it again succeeds.", prefix=gem.PREFIX, plain=True),
+    Endpoint("POST", "/list", actions.EnvCloseRequest, actions.EnvListResponse, gem.list_,
+             "Name all environments that this one's sandbox could make.", prefix=gem.PREFIX, plain=True),
     # Outside of the prefix, without a key: for launch scripts, probes and people.
     Endpoint("GET", "/", None, None, health.root, "Say that the service is here.", prefix="", open=True),
     Endpoint("GET", "/healthz", None, None, health.healthz, "Say whether the service works; 503 when it does not.",

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flask import Flask, Response, request
+from flask import Blueprint, Flask, Response, request
 
 from app import body
 from app.api import reply
@@ -60,8 +60,10 @@ class Endpoint:
     prefix: str = PREFIX
     # Needs no API key.
     open: bool = False
+    # Answers without an envelope, as app.plain has them.
+    plain: bool = False
 
-    def register(self, app: Flask, services: Services) -> None:
+    def register(self, app: Flask | Blueprint, services: Services) -> None:
         """Add the route to the application."""
 
         def handle(**path: str) -> Response:

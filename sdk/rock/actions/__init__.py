@@ -9,7 +9,8 @@
 from __future__ import annotations
 
 from rock.actions.codec import dump, load, parse, revive, schema_of
-from rock.actions.envhub import EnvEntry, EnvNameRequest, ListEnvsRequest, RegisterEnvRequest
+from rock.actions.envhub import EnvEntry, EnvNameRequest, GemSpec, ListEnvsRequest, RegisterEnvRequest
+from rock.actions.gem import EnvListResponse, EnvResetResponse, EnvSandboxResponse, EnvStepResponse
 from rock.actions.requests import (
     BashAction,
     BatchRequest,
@@ -81,4 +82,5 @@ __all__ = [
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
     "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
     "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "revive", "schema_of",
+    "EnvListResponse", "EnvResetResponse", "EnvSandboxResponse", "EnvStepResponse", "GemSpec",
 ]  # fmt: skip

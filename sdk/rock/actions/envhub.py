@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from rock.actions.fields import Text, Texts, clean_text, image_name, label, wire
+from rock.actions.fields import Number, Size, Text, Texts, clean_text, image_name, label, path_text, wire
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
 
 class Document(fields.Dict):
@@ -42,6 +45,18 @@ class RegisterEnvRequest:
     tags: list[str] = wire(Texts(label(), most=100), factory=list)
     extra_spec: dict[str, object] | None = wire(Document(), None)
     """Free-form; GEM reads `python`, `modules`, `cpus` and `memory` from it."""
+
+
+@dataclass(kw_only=True)
+class GemSpec:
+    """What GEM reads from an entry's extra_spec."""
+
+    python: str | None = wire(path_text(), None)
+    """The interpreter that has gem-llm, a name or a path; None: the first of python3 and python."""
+    modules: list[str] = wire(Texts(Text(pattern=_MODULE, says="must be a module's name"), most=100), factory=list)
+    """Imported first: they register environments of their own with gem."""
+    cpus: float | None = wire(Number(low=0.01, high=4096), None)
+    memory: str | None = wire(Size(), None)
 
 
 @dataclass(kw_only=True)

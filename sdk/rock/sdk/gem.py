@@ -8,31 +8,19 @@ environment.close()
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-import aiohttp
-
 from rock import errors, settings
 from rock.sdk import loop
-from rock.sdk.pool import CONNECT_SECONDS, client
+from rock.sdk.plain import PlainService
 from rock.sdk.transport import new_request_id
 
 PREFIX = "/apis/v1/envs/gem"
 
 ANSWER_SECONDS = 600.0
 """How long one call may take: `make` pulls an image and installs the environment."""
-
-_BY_STATUS: Mapping[int, type[errors.RockError]] = {
-    400: errors.BadRequest,
-    401: errors.Unauthorized,
-    403: errors.Forbidden,
-    404: errors.NotFound,
-    413: errors.TooLarge,
-    503: errors.Unavailable,
-}
 
 
 def make(
@@ -49,48 +37,23 @@ def make(
         base_url, api_key: of the service; None: from ROCK_BASE_URL and ROCK_API_KEY.
         extra_headers: sent with every call.
     Raises:
-        RockError: the environment is unknown, or no sandbox could be started for it.
+        NotFound: no such environment. StartFailed: its image lacks gem-llm, and it cannot be installed.
+        NoCapacity, ImageNotFound, …: why there is no sandbox.
     """
     key = api_key or settings.read("ROCK_API_KEY")
     headers = {**({"X-API-Key": key} if key else {}), **(extra_headers or {})}
-    service = _Service(base_url or settings.read("ROCK_BASE_URL"), headers)
-    made = service.call("make", {"env_id": env_id})
+    url = (base_url or settings.read("ROCK_BASE_URL")).rstrip("/") + PREFIX
+    service = PlainService(url, headers, ANSWER_SECONDS)
+    made = _call(service, "make", {"env_id": env_id})
     return Environment(env_id, _field(made, "sandbox_id"), service)
 
 
-class _Service:
-    """The GEM routes of one service: plain JSON, an error is an HTTP status with a text."""
-
-    def __init__(self, base_url: str, headers: Mapping[str, str]) -> None:
-        self._url = base_url.rstrip("/") + PREFIX
-        self._headers = dict(headers)
-
-    def call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answer of one call, which is sent once: an environment's step must not happen twice."""
-        return loop.run(self._call(verb, body))
-
-    async def _call(self, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        url = f"{self._url}/{verb}"
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS, sock_connect=CONNECT_SECONDS)
-        headers = {**self._headers, "X-Request-Id": new_request_id()}
-        session = await client()
-        try:
-            async with session.post(url, json=body, headers=headers, timeout=timeout) as response:
-                return _answer(response.status, await response.read(), url)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise errors.Unavailable(f"{url} does not answer: {str(error) or type(error).__name__}") from error
-
-
-def _answer(status: int, raw: bytes, url: str) -> dict[str, Any]:
-    """Return the JSON object of a good answer; raise the error of any other."""
-    try:
-        answer = json.loads(raw)
-    except ValueError:
-        answer = None
-    if status == 200 and isinstance(answer, dict):
-        return answer
-    text = answer.get("error") if isinstance(answer, dict) else None
-    raise _BY_STATUS.get(status, errors.Internal)(str(text or f"{url} gave HTTP {status} and no reason"))
+def _call(service: PlainService, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer of one call. Under one request id it may be sent again: nothing happens twice."""
+    answer = loop.run(service.send(verb, body, {"X-Request-Id": new_request_id()}))
+    if not isinstance(answer, dict):
+        raise errors.Internal(f"{service.url}/{verb} gave no JSON object; is it that of a ROCK service?")
+    return answer
 
 
 def _field(answer: Mapping[str, Any], name: str) -> Any:
@@ -109,7 +72,7 @@ class Environment:
         service: how to reach it.
     """
 
-    def __init__(self, env_id: str, sandbox_id: str, service: _Service) -> None:
+    def __init__(self, env_id: str, sandbox_id: str, service: PlainService) -> None:
         self.env_id = env_id
         self.sandbox_id = sandbox_id
         self._service = service
@@ -121,7 +84,8 @@ class Environment:
         Params:
             seed: makes the episode repeatable.
         Raises:
-            RockError: the environment is closed or failed.
+            CommandFailed, CommandTimeout: what the environment raised, or that it took too long.
+            NotFound, NotRunning, ServiceFault: it is closed, or its sandbox failed.
         """
         answer = self._call("reset", {"seed": seed})
         return _field(answer, "observation"), _field(answer, "info")
@@ -130,7 +94,7 @@ class Environment:
         """Take one action; returns (observation, reward, terminated, truncated, info).
 
         Raises:
-            RockError: the environment is closed or failed; the message has its reason.
+            BadRequest: it has not been reset. Otherwise as `reset`.
         """
         answer = self._call("step", {"action": action})
         observation, reward, terminated, truncated, info = (
@@ -148,7 +112,7 @@ class Environment:
         """Call a verb of this environment."""
         if self._closed:
             raise errors.NotRunning(f"the environment {self.env_id} is closed", sandbox_id=self.sandbox_id)
-        return self._service.call(verb, {"sandbox_id": self.sandbox_id, **body})
+        return _call(self._service, verb, {"sandbox_id": self.sandbox_id, **body})
 
     def __enter__(self) -> Self:
         return self

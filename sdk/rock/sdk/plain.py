@@ -36,14 +36,13 @@ class PlainService:
         url: without a slash at its end.
         headers: sent with every call.
         seconds: how long one call may take.
-        patience: for how long a call is sent again while the service is away; 0: it is sent once.
+        patience: for how long a call is sent again while the service is away, None: PATIENCE_SECONDS; 0: it is sent once.
     """
 
-    def __init__(
-        self, url: str, headers: Mapping[str, str], seconds: float, patience: float = PATIENCE_SECONDS
-    ) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], seconds: float, patience: float | None = None) -> None:
         self.url = url.rstrip("/")
-        self._headers, self._seconds, self._patience = dict(headers), seconds, patience
+        self._headers, self._seconds = dict(headers), seconds
+        self._patience = PATIENCE_SECONDS if patience is None else patience
 
     async def send(
         self, path: str, body: Mapping[str, Any] | None = None, headers: Mapping[str, str] | None = None

@@ -6,6 +6,7 @@ from aiohttp import web
 import rock
 from rock import errors
 from rock.sdk.gem import PREFIX
+from tests.unit.sdk.fake_service import HANG_UP
 
 
 def test_an_episode(service, monkeypatch):
@@ -37,6 +38,21 @@ def test_an_http_error_is_its_class(service, status, cls):
         rock.make("x", base_url=service.url)
 
 
-def test_nobody_there():
+def test_the_kind_tells_the_environments_fault_from_the_services(service):
+    failed = {"error": "the environment raised ValueError: x", "kind": "command_failed", "code": 6000}
+    service.on(f"{PREFIX}/make", web.json_response(failed, status=500))
+    with pytest.raises(errors.CommandFailed, match="ValueError: x"):
+        rock.make("x", base_url=service.url)
+
+
+def test_a_call_is_sent_again_under_its_id(service):
+    service.on(f"{PREFIX}/make", HANG_UP, web.json_response({"error": "away"}, status=503), {"sandbox_id": "s1"})
+    assert rock.make("x", base_url=service.url).sandbox_id == "s1"
+    ids = [value for seen in service.seen for name, value in seen.headers.items() if name.lower() == "x-request-id"]
+    assert len(ids) == 3 and len(set(ids)) == 1
+
+
+def test_nobody_there(monkeypatch):
+    monkeypatch.setattr("rock.sdk.plain.PATIENCE_SECONDS", 0.0)
     with pytest.raises(errors.Unavailable):
         rock.make("x", base_url="http://127.0.0.1:9")
