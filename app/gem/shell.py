@@ -21,18 +21,20 @@ GONE, NO_PYTHON, NO_FOLDER = 91, 92, 93
 _CALL = r"""
 rock_gem_call() {
   local token=$1 done='' text=''
+  builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null || { rock_gem_gone; return; }
   builtin printf %s "$2" >|"$ROCK_GEM/$token.request" || return
   builtin printf '%s\n' "$token" >&3
   until [[ $done == "$token" ]]; do
-    builtin read -r -t 1 -u 4 done && continue
-    if ! builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null; then
-      IFS= builtin read -r -d '' text <"$ROCK_GEM/log"
-      builtin printf %s "${text: -2000}"
-      return 91
-    fi
+    builtin read -r -t 1 -u 4 done || builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null || { rock_gem_gone; return; }
   done
   IFS= builtin read -r -d '' text <"$ROCK_GEM/$token.answer"
   builtin printf %s "$text"
+}
+rock_gem_gone() {
+  IFS= builtin read -r -d '' text <"$ROCK_GEM/log"
+  ((${#text} > 2000)) && text=${text: -2000}
+  builtin printf %s "$text"
+  return 91
 }
 rock_gem_call "$@" 3<>"$ROCK_GEM/requests" 4<>"$ROCK_GEM/answers"
 """
