@@ -34,6 +34,9 @@ class Route(StrEnum):
     WRITE_FILE = "write_file"
     UPLOAD = "upload"
     STATISTICS = "get_sandbox_statistics"
+    # A terminal for a person, and what is typed there; both asked by the API itself for the WebSocket of a terminal.
+    TERMINAL = "terminal"
+    TERMINAL_INPUT = "terminal_input"
     # Part of another call's output; asked by the API itself for GET /results/{id}/output.
     OUTPUT = "output"
 

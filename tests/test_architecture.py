@@ -34,6 +34,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "aiohttp": ("rock.sdk", "rock.rollout"),
     "marshmallow": ("rock.actions", "app.openapi"),
     "click": ("app.cli", "workers.cli", "rock.cli"),
+    "re2": ("workers.expect",),
+    "simple_websocket": ("app.api",),
     "gevent": ("app.gateway",),
     "gunicorn": ("app.gateway",),
 }

@@ -32,7 +32,8 @@ SESSION_ROUTES = frozenset(
         Route.READ_FILE,
         Route.WRITE_FILE,
         Route.OUTPUT,
-        Route.OUTPUT,
+        Route.TERMINAL,
+        Route.TERMINAL_INPUT,
     }
 )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from rock.actions import dump
 from rock.errors import CommandTimeout, RockError, success
 from workers import protocol
-from workers.jobs import Job, Outcome, OutputJob, Stopped
+from workers.jobs import Job, Outcome, Stopped
 from workers.output import Collected
+from workers.output_job import OutputJob
 from workers.protocol import Event
+from workers.surroundings import Surroundings, Timer
+from workers.talks import Talks
+from workers.terminal_jobs import InputJob, TalkJob
 
 KILL_GRACE = 3.0
 """Seconds that the keeper has to end a command before the caller is answered without it."""
@@ -29,25 +32,6 @@ READ_TRIES = 60
 """How often, before the rest counts as lost beyond the keeper's cap."""
 
 
-class Timer(Protocol):
-    """A call that was put off."""
-
-    def cancel(self) -> None:
-        """Do not make it."""
-
-
-@dataclass
-class Surroundings:
-    """What a desk needs of the world, each a function, so that a test needs no sockets."""
-
-    send: Callable[[Iterable[bytes]], None]
-    """Put frames on their way to the keeper."""
-    finish: Callable[[Job, dict[str, object], bytes | None], None]
-    """Store the envelope of a call and, when it is short, its output byte for byte; then call `stored`."""
-    later: Callable[[float, Callable[[], None]], Timer]
-    """Call a function after so many seconds."""
-
-
 @dataclass
 class _Running:
     job: Job
@@ -61,6 +45,7 @@ class _Running:
     tries: int = 0
     finished: bool = False
     timers: list[Timer] = field(default_factory=list)
+    attended: Timer | None = None
 
     def stream(self, number: int) -> Collected:
         return self.stdout if number == protocol.STDOUT else self.stderr
@@ -73,33 +58,39 @@ class Desk:
         """`output_limit`: bytes of one stream that an answer may carry."""
         self._around, self._output_limit = around, output_limit
         self._running: dict[str, _Running] = {}
+        self._talks = Talks(around, output_limit)
         self._readers: list[OutputJob] = []
         self._thanks: list[bytes] = []
 
     def __len__(self) -> int:
-        return len(self._running)
+        return len(self._running) + len(self._talks)
 
     def holds(self, call_id: str) -> bool:
         """Return whether that call is in hand here."""
-        return call_id[:10] in self._running
+        return call_id[:10] in self._running or self._talks.holds(call_id)
 
     def submit(self, job: Job, *, ask: bool) -> None:
         """Take a job; `ask` when an earlier process may have submitted it: the keeper is asked before it is sent."""
-        if job.id in self._running or job in self._readers:
+        if self.holds(job.call.call_id) or job in self._readers:
             return
         if isinstance(job, OutputJob):
-            self._readers.append(job)
-            self._around.send(job.frames())
+            self._read_for(job)
             return
-        limit = max(self._output_limit, getattr(job, "limit", 0) + 1)
-        self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
         thanks, self._thanks = self._thanks, []
         self._around.send([*thanks, *([protocol.frame("ASK", job.id)] if ask else job.frames())])
+        if isinstance(job, TalkJob):
+            self._talks.take(job)
+            return
+        if isinstance(job, InputJob):
+            self._attend(job.of)
+        limit = max(self._output_limit, getattr(job, "limit", 0) + 1)
+        self._running[job.id] = _Running(job, Collected(job.id, limit), Collected(job.id, limit))
 
     def resubmit(self) -> None:
         """Ask again for all in hand: the stream to the keeper is a new one."""
         for reader in self._readers:
             self._around.send(reader.frames())
+        self._talks.resubmit()
         for item in self._running.values():
             if item.finished:
                 continue
@@ -111,7 +102,7 @@ class Desk:
         """End a call as its timeout would; True if it was in hand."""
         item = self._running.get(call_id[:10])
         if item is None or item.finished:
-            return False
+            return self._talks.cancel(call_id)
         self._stop(item, Stopped.CANCEL)
         return True
 
@@ -120,6 +111,7 @@ class Desk:
         readers, self._readers = self._readers, []
         for reader in readers:
             self._around.finish(reader, error(reader).to_envelope(), None)
+        self._talks.fail_all(error)
         for item in list(self._running.values()):
             if not item.finished:
                 self._finish(item, error(item.job).to_envelope())
@@ -129,8 +121,13 @@ class Desk:
         item = self._running.pop(job.id, None)
         if item is not None:
             long = bool(job.streams) and item.stdout.total > RAW_LIMIT and not job.is_file
-            self._thanks.append(protocol.frame("KEEP" if long else "ACK", job.id))
-            self._around.later(THANKS_AFTER, self._say_thanks)
+            self._thank(protocol.frame("KEEP" if long or job.keeps_output else "ACK", job.id))
+        elif thanks := self._talks.stored(job):
+            self._thank(thanks)
+
+    def _thank(self, frame: bytes) -> None:
+        self._thanks.append(frame)
+        self._around.later(THANKS_AFTER, self._say_thanks)
 
     def _say_thanks(self) -> None:
         if self._thanks:
@@ -141,6 +138,10 @@ class Desk:
         """Take one event of the keeper."""
         if event.kind == "data":
             self._answer_readers(event)
+        elif event.kind == "unknown":
+            self._disappoint([one for one in self._readers if one.of == event.id and one.patience])
+        if self._talks:
+            self._talks.handle(event)
         item = self._running.get(event.id)
         if item is None or item.finished:
             return
@@ -172,6 +173,7 @@ class Desk:
         if item.job.timeout is not None:
             left = max(0.0, item.job.timeout - spent)
             item.timers.append(self._around.later(left, lambda: self._stop(item, Stopped.TIMEOUT)))
+        self._attend(item.job.id)
         if item.job.silence is not None:
             self._listen(item, item.job.silence / LISTEN_TURNS, -1, 0)
 
@@ -234,6 +236,28 @@ class Desk:
             return
         item.timers.append(self._around.later(READ_AGAIN, lambda: None if item.finished else self._around.send(ask)))
 
+    def _read_for(self, job: OutputJob) -> None:
+        self._readers.append(job)
+        self._around.send(job.frames())
+        if job.patience:
+            self._attend(job.of)
+            self._around.later(job.patience, lambda: self._disappoint([job] if job in self._readers else []))
+
+    def _disappoint(self, readers: list[OutputJob]) -> None:
+        """Answer those who wait for output that does not come."""
+        for reader in readers:
+            self._readers.remove(reader)
+            self._around.finish(reader, success(reader.nothing()), None)
+
+    def _attend(self, id: str) -> None:
+        """Somebody looks at program `id`: it is ended if nobody does for its time."""
+        item = self._running.get(id)
+        if item is None or item.job.attended is None or not item.started:
+            return
+        if item.attended:
+            item.attended.cancel()
+        item.attended = self._around.later(item.job.attended, lambda: self._stop(item, Stopped.ABANDONED))
+
     def _answer_readers(self, event: Event) -> None:
         """Answer those who asked for this part of a stream; parts that the desk asked for itself serve them too."""
         for reader in [one for one in self._readers if one.wants(event)]:
@@ -242,7 +266,7 @@ class Desk:
 
     def _finish(self, item: _Running, envelope: dict[str, object]) -> None:
         item.finished = True
-        for timer in item.timers:
+        for timer in [*item.timers, *([item.attended] if item.attended else [])]:
             timer.cancel()
         whole = item.stdout.exit_code is not None and not item.stdout.omitted and item.stdout.total <= RAW_LIMIT
         keep = whole and bool(item.job.streams) and not item.job.is_file

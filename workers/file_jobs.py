@@ -9,8 +9,10 @@ from app.calls import Call, Route
 from rock.actions import ReadFileRequest, ReadFileResponse, UploadResponse, WriteFileResponse, load
 from rock.errors import BadRequest, NotFound, RockError
 from workers import scripts
-from workers.jobs import ExecuteJob, Job, Outcome, OutputJob, RunJob, stopped
+from workers.jobs import ExecuteJob, Job, Outcome, RunJob, stopped
+from workers.output_job import OutputJob
 from workers.session_jobs import CloseJob, OpenJob
+from workers.terminal_jobs import InputJob, TalkJob, TerminalJob
 
 
 class FileJob(Job):
@@ -112,7 +114,12 @@ def make_job(call: Call, read_limit: int) -> Job:
     """Return the job of a call that goes over the relay. Raises BadRequest for any other route or a bad body."""
     match call.route:
         case Route.RUN_IN_SESSION:
-            return RunJob(call)
+            talks = call.body.get("is_interactive_command") or call.body.get("is_interactive_quit")
+            return TalkJob(call) if talks else RunJob(call)
+        case Route.TERMINAL:
+            return TerminalJob(call)
+        case Route.TERMINAL_INPUT:
+            return InputJob(call)
         case Route.CREATE_SESSION:
             return OpenJob(call)
         case Route.CLOSE_SESSION:

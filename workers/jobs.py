@@ -29,7 +29,7 @@ from rock.errors import (
     Unavailable,
 )
 from workers import protocol, scripts
-from workers.output import Collected, cut_mark
+from workers.output import Collected
 
 TIMEOUT_EXIT = 124
 """Exit code of a command that its timeout ended, as of timeout(1)."""
@@ -44,6 +44,31 @@ class Stopped(StrEnum):
     TIMEOUT = "timeout"
     CANCEL = "cancel"
     SILENCE = "silence"
+    ABANDONED = "abandoned"
+
+
+_SESSION = "Session {session!r} of sandbox {sandbox_id}"
+REFUSALS: dict[str, tuple[type[RockError], str]] = {
+    "nospace": (
+        Unavailable,
+        "Sandbox {sandbox_id} has no space left for commands and output; wait for running commands to end",
+    ),
+    "nosession": (NotFound, f"{_SESSION} not found; create it with create_session"),
+    "exists": (AlreadyExists, f"{_SESSION} already exists; close it or choose another name"),
+    "ended": (SessionEnded, f"{_SESSION} ended before this command ran"),
+    "withdrawn": (Cancelled, "The command was cancelled before it ran"),
+    "tty": (
+        BadRequest,
+        f"{_SESSION} has a program at its terminal; talk to it with is_interactive_command, or end it with is_interactive_quit",
+    ),
+    "terminal": (BadRequest, f"{_SESSION} has a terminal open; close that first, or use another session"),
+    "noprogram": (
+        BadRequest,
+        f"{_SESSION} has no interactive program to talk to; start one with is_interactive_command",
+    ),
+    "deaf": (BadRequest, "The program does not read what is typed, and too much is waiting for it"),
+}
+"""What a keeper's reasons to reject a call mean."""
 
 
 @dataclass
@@ -67,6 +92,10 @@ class Job:
     verb = "EXEC"
     is_file = False
     """Its stdout is a file's content, which nobody reads by offset."""
+    keeps_output = False
+    """Its output is read by offset alone, and stays with the keeper for that."""
+    attended: float | None = None
+    """Seconds after which it is ended if nobody asks for its output, None: never."""
     streams: tuple[int, ...] = (protocol.STDOUT, protocol.STDERR)
 
     def __init__(self, call: Call) -> None:
@@ -96,31 +125,11 @@ class Job:
 
     def refused(self, reason: str) -> RockError:
         """Return the error for a `reject` of the keeper."""
-        name = self.call.body.get("session", "default")
-        place = {"sandbox_id": self.call.sandbox_id, "session": name}
-        match reason:
-            case "nospace":
-                return Unavailable(
-                    f"Sandbox {self.call.sandbox_id} has no space left for commands and output; wait for running commands to end",
-                    **place,
-                )
-            case "nosession":
-                return NotFound(
-                    f"Session {name!r} of sandbox {self.call.sandbox_id} not found; create it with create_session",
-                    **place,
-                )
-            case "exists":
-                return AlreadyExists(
-                    f"Session {name!r} of sandbox {self.call.sandbox_id} already exists; close it or choose another name",
-                    **place,
-                )
-            case "ended":
-                return SessionEnded(
-                    f"Session {name!r} of sandbox {self.call.sandbox_id} ended before this command ran", **place
-                )
-            case "withdrawn":
-                return Cancelled("The command was cancelled before it ran", **place)
-        return Internal(f"The keeper of sandbox {self.call.sandbox_id} refused the call: {reason}", **place)
+        place = {"sandbox_id": self.call.sandbox_id, "session": self.call.body.get("session", "default")}
+        kind, text = REFUSALS.get(
+            reason, (Internal, f"The keeper of sandbox {{sandbox_id}} refused the call: {reason}")
+        )
+        return kind(text.format_map(place), **place)
 
 
 class RunJob(Job):
@@ -200,36 +209,13 @@ class ExecuteJob(Job):
         )
 
 
-class OutputJob(Job):
-    """Part of what another call has printed so far; ends with the first answer of the keeper, whatever that call does."""
-
-    streams = ()
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(call)
-        self.of = str(call.body["call_id"])[:10]
-        self.stream = protocol.STDERR if call.body.get("stream") == "stderr" else protocol.STDOUT
-        self.offset = int(call.body["offset"])
-
-    def frames(self) -> Iterator[bytes]:
-        """Yield the one frame of a reader."""
-        yield protocol.frame("READ", self.of, str(self.stream), str(self.offset))
-
-    def wants(self, event: protocol.Event) -> bool:
-        """Return whether `event`, a `data`, is the part asked for."""
-        return event.id == self.of and event.args[:2] == (str(self.stream), str(self.offset))
-
-    def part(self, event: protocol.Event) -> dict[str, Any]:
-        """Return `{data, next_offset, complete}`: bytes as latin-1 text, the mark and what is behind it left out."""
-        data, complete = cut_mark(event.data, self.of)
-        return {"data": data.decode("latin-1"), "next_offset": self.offset + len(data), "complete": complete}
-
-
 def stopped(outcome: Outcome, limit: float | None, **details: Any) -> RockError:
     """Return the error of a command that we ended, with its `limit` in seconds and the `details` that are known (output)."""
     ended = "; its shell ended too, the next command opens it again" if outcome.shell_ended else ""
     if outcome.stopped is Stopped.CANCEL:
         return Cancelled(f"The command was cancelled{ended}", exit_code=130, **details)
+    if outcome.stopped is Stopped.ABANDONED:
+        return Cancelled(f"Nobody looked at the terminal for {limit:g} s, so it was closed{ended}", exit_code=130)
     if outcome.stopped is Stopped.SILENCE:
         text = f"no output for {limit:g} s: the command was stopped{ended}"
     else:

@@ -18,7 +18,7 @@ K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR
+declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
 STALE=() KEPT=()
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
@@ -41,7 +41,7 @@ FIN='\\builtin set -- "$?" "$2"
 # Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
 k_detach() {
   local fd
-  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$F_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "${T_IN[@]}" "${T_KEYS[@]}" "${T_GO[@]}" "${T_FD[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$F_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
   trap - HUP INT TERM PIPE CHLD
 }
 
@@ -151,6 +151,10 @@ k_inline() {
 # Report the end of call $1, with its (first) output.
 k_report() {
   WHOLE=''
+  if [[ ${T_TOTAL[$1]} ]]; then
+    SAY+="done $1 ${RC[$1]} ${STATE[$1]} ${OOM[$1]:--}"$'\n' # its output is followed apart
+    return
+  fi
   k_emit "$1" 1 0 $FIRST final
   [[ ${KEY[$1]} ]] || k_emit "$1" 2 0 $INLINE final
   SAY+="done $1 ${RC[$1]} ${STATE[$1]} ${OOM[$1]:--}"$'\n'
@@ -175,6 +179,9 @@ k_keep() {
 # Forget call $1: the host has stored its result.
 k_forget() {
   local s=${SLOT[$1]} key=${KEY[$1]}
+  [[ ${T_TOTAL[$1]} ]] && k_tty_forget "$1"
+  [[ ${TALK[$1]} || $key == t* ]] && STALE+=("$R/t.$1")
+  [[ ${TALK[$1]} && ${TALK[$1]} != "t$1 "* ]] && STALE+=("$R/u.$1")
   if [[ $s && $key && ${S_SLOT[$key]} == "$s" ]]; then
     : >"$R/1.$s" # the writer appends: from the start again
     S_USED[$key]=''
@@ -190,7 +197,7 @@ k_forget() {
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]" "TALK[$1]"
   if ((${#STALE[@]} > 64)); then
     rm -f "${STALE[@]}"
     STALE=()
@@ -271,8 +278,10 @@ k_pids() {
 
 # Hand call $2 to the idle shell of session $1.
 k_dispatch() {
-  local key=$1 id=$2 w c f out
-  if ! k_pipe "$key" || ! k_command "$key" "$id"; then
+  local key=$1 id=$2 w c f out slot from=/dev/null
+  if [[ ${T_TOTAL[$id]} ]]; then k_tty_pipe "$key" "$id"; else k_pipe "$key" && w=${S_W[$key]} slot=${S_SLOT[$key]} S_USED[$key]=1; fi
+  if (($?)) || ! k_command "$key" "$id"; then
+    [[ ${T_TOTAL[$id]} ]] && k_tty_forget "$id"
     STATE[$id]=''
     SAY+="reject $id nospace"$'\n'
     return 1
@@ -281,7 +290,7 @@ k_dispatch() {
     k_forget "${S_KEPT[$key]}"
     unset "S_KEPT[$key]"
   fi
-  SLOT[$id]=${S_SLOT[$key]} OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id S_USED[$key]=1
+  SLOT[$id]=$slot OUT[$id]=$w STATE[$id]=running S_BUSY[$key]=$id
   k_uptime
   TICK[$id]=$UP
   # On one line, so that no prompt comes between. Where an interrupt drops the rest of the line, k_remind asks for the report.
@@ -302,16 +311,16 @@ k_remind() {
 # Write the two files that the shell of session $1 sources for call $2, whose names it leaves in c and f; the output goes to pipe $out.
 k_command() {
   local key=$1 id=$2 a
-  w=${S_W[$key]} out=/proc/$K/fd/$w c=$R/p.$id f=$R/f.$id
+  out=/proc/$K/fd/$w c=$R/p.$id f=$R/f.$id
   if [[ ${S_USER[$key]} ]]; then
     a=${S_USER[$key]%%:*}
-    out=$a.o${S_SLOT[$key]} c=$a.c f=$a.f
+    out=$a.o$slot c=$a.c f=$a.f
     printf '%s\n' "$id" >"$a.b" && printf "$FIN" "$id" "$id" "$out" "$a.v" "$a.e" "$f" "$id" "$a.v" >"$f" || return
     mapfile -d '' a <"$R/p.$id"
-    printf '%s </dev/null >%s 2>&1\n' "$a" "$out" >"$c"
+    printf '%s <%s >%s 2>&1\n' "$a" "$from" "$out" >"$c"
   else
     printf "$FIN" "$id" "$id" "$out" "$R/j.$key" "$R/e.$key" "$f" "$id" "/proc/$K/fd/$EV" >"$f"
-    printf ' </dev/null >%s 2>&1\n' "$out" >>"$c"
+    printf ' <%s >%s 2>&1\n' "$from" "$out" >>"$c"
   fi
 }
 
@@ -336,8 +345,8 @@ k_shell_ended() {
   if [[ $again ]]; then
     unset "OUT[$id]"
     STATE[$id]=queued
-    [[ ${S_USER[$key]} ]] || mapfile -d '' w <"$R/p.$id"
-    [[ ${S_USER[$key]} ]] || printf %s "${w[0]%' </dev/null >/proc/'*}" >"$R/p.$id" # where its output goes is decided anew
+    [[ ${S_USER[$key]} || ${T_TOTAL[$id]} ]] || mapfile -d '' w <"$R/p.$id"
+    [[ ${S_USER[$key]} || ${T_TOTAL[$id]} ]] || printf %s "${w[0]%' </dev/null >/proc/'*}" >"$R/p.$id" # where its output goes is decided anew
     w=''
   elif [[ $id ]]; then
     w=${OUT[$id]}
@@ -346,6 +355,7 @@ k_shell_ended() {
   fi
   if [[ ! $again ]]; then
     for w in ${S_QUEUE[$key]}; do
+      [[ ${T_TOTAL[$w]} ]] && k_tty_forget "$w"
       STATE[$w]=''
       SAY+="reject $w ended"$'\n'
     done
@@ -409,6 +419,7 @@ k_finish() {
     OOM_SEEN=$OOM_NOW
   fi
   unset "OUT[$id]"
+  [[ ${T_TOTAL[$id]} ]] && k_tty_end "$id" "$w"
   k_report "$id"
 }
 
@@ -454,9 +465,9 @@ k_admit() {
   WHY=oneuser
   [[ $EUID == 0 && -d $USERS && ! $ROCK_RUN_DIR ]] || return
   WHY=nospace
-  : >"$a.b" && : >"$a.c" && : >"$a.f" && : >"$a.e" || return
+  : >"$a.b" && : >"$a.c" && : >"$a.f" && : >"$a.e" && : >"$a.w" || return
   WHY=noswitch
-  mkfifo "$a.v" && chown "$U_UID:$U_GID" "$a.c" "$a.f" "$a.e" "$a.v" || return
+  mkfifo "$a.v" && chown "$U_UID:$U_GID" "$a.c" "$a.f" "$a.e" "$a.w" "$a.v" || return
   for tool in setpriv chroot su nsenter; do
     type -P "$tool" >/dev/null || continue
     case $tool in
@@ -468,7 +479,7 @@ k_admit() {
     S_USER[$key]=$a:$tool:$U_UID:$U_GID:$U_GROUPS:$U_NAME:$U_HOME:$U_SHELL
     return 0
   done
-  STALE+=("$a".{b,c,f,e,v})
+  STALE+=("$a".{b,c,f,e,w,v})
   return 1
 }
 
@@ -534,13 +545,16 @@ k_listen() {
   while IFS= read -r -n 256 -u "$v" line; do
     if [[ $line =~ ^[0-9]{1,10}$ ]]; then
       ((${#jobs} < 65536)) && jobs+=$line$'\n'
-    elif [[ $line =~ ^d\ ([0-9a-f]+)\ ([0-9]{1,3})\ ([A-Za-z]*)$ ]]; then
+    elif [[ $line =~ ^d\ (t?[0-9a-f]+)\ ([0-9]{1,3})\ ([A-Za-z]*)$ ]]; then
       IFS= read -r want <"$2.b"
       [[ $want == "${BASH_REMATCH[1]}" && $want != "$last" ]] || continue
       last=$want
       printf %s "$jobs" >"$R/j.$1"
       jobs=''
       printf '%s\n' "$line" >&"$EV"
+    elif [[ $line =~ ^t\ (t?[0-9a-f]+)\ [0-9]{1,10}$ ]]; then
+      IFS= read -r want <"$2.b"
+      [[ $want == "${BASH_REMATCH[1]}" ]] && printf '%s\n' "$line" >&"$EV"
     fi
   done
 }
@@ -567,8 +581,293 @@ k_owned() {
 k_part() {
   k_whose "$1" || return
   : >"$U_FILES.c"
-  STALE+=("$U_FILES".{b,c,f,e,v})
+  STALE+=("$U_FILES".{b,c,f,e,w,v})
   unset "S_USER[$1]"
+}
+
+# --- terminals -----------------------------------------------------------------------------------------------------------------------------
+#
+# A program at a pseudo-terminal is a call of its session: its input is a pipe that the keeper holds and a typist fills, its output goes to the file
+# through a writer that tells of each part (`o`), so that whoever watches gets it at once. NUL bytes, mere padding to a terminal, are dropped.
+
+SCREEN=$((1024 * 1024)) # bytes of a program's output that wait for a reader; then the program waits, and after SCREEN_WAIT seconds they are dropped
+SCREEN_WAIT=10
+TYPED=64 # inputs that may wait for a program that does not read
+
+# Runs bash with the file $1 at a new pseudo-terminal, between our own input and output; exits as it does. For images without `script`.
+PTY='import os, pty, select, sys
+pid, tty = pty.fork()
+if not pid:
+    os.execvp("bash", ["bash", "--noprofile", "--norc", sys.argv[1]])
+os.set_blocking(tty, False)
+typed, source = b"", [0]
+ended = 0
+while True:
+    ready, room, _ = select.select([tty] + (source if len(typed) < 65536 else []), [tty] if typed else [], [], 0.1)
+    if tty in ready:
+        try:
+            data = os.read(tty, 65536)
+        except BlockingIOError:
+            continue
+        except OSError:
+            data = b""
+        if not data:
+            break
+        while data:
+            data = data[os.write(1, data):]
+    elif ended:
+        break
+    if 0 in ready:
+        data = os.read(0, 4096)
+        typed += data
+        source = source if data else []
+    if room:
+        try:
+            typed = typed[os.write(tty, typed):]
+        except BlockingIOError:
+            pass
+        except OSError:
+            break
+    if not ended:
+        ended, status = os.waitpid(pid, os.WNOHANG)
+if not ended:
+    status = os.waitpid(pid, 0)[1]
+os._exit(status >> 8 if status & 127 == 0 else 128 + (status & 127))
+'
+
+# What the session sources: file $1 at a terminal, by what the image has. `script` starts a shell by the name in SHELL; the file puts that back.
+TTY_RUN='if \\builtin type -P script >/dev/null; then
+  SHELL=/bin/sh \\builtin command script -qefc "exec bash --noprofile --norc "%q /dev/null
+elif \\builtin type -P python3 >/dev/null; then
+  \\builtin command python3 -IS -c %q %q
+else
+  \\builtin printf "\\036tty\\036"
+  (\\builtin exit 127)
+fi'
+
+# What runs at the terminal: its size first (where there is no stty it stays as it is), then the report of our pid, by which it is resized.
+TTY_FILE='stty rows %s cols %s echo 2>/dev/null
+\\builtin printf "t %s %%s\\n" "$$" >|%q
+SHELL=$ROCK_SHELL
+[[ $SHELL ]] || \\builtin unset SHELL
+\\builtin unset ROCK_SHELL
+%s
+'
+
+# Program $2 of session $1 is to be run, at a terminal of size $3 (rows x columns).
+k_tty_new() {
+  local in keys go path
+  if k_whose "$1"; then
+    path=$U_FILES.i$((++N))
+    mkfifo "$path" && chown "$U_UID:$U_GID" "$path" && exec {in}<>"$path" || return
+    T_FILES[$2]=$path
+  else
+    exec {in}<> <(:)
+    path=/proc/$K/fd/$in
+  fi
+  exec {go}<> <(:)
+  T_IN[$2]=$in T_FROM[$2]=$path T_GO[$2]=$go T_SIZE[$2]=$3 T_POS[$2]=0 T_BASE[$2]=0 T_TOTAL[$2]=0 T_GIVEN[$2]=0 T_WAITING[$2]=0 S_TTY[$1]=$2
+  exec {keys}> >(k_typist "$2" >"$path")
+  T_KEYS[$2]=$keys
+}
+
+# Copies the files whose calls it reads on stdin into the program's input. Each ends with a dot, so that a NUL before it can be told from none.
+k_typist() {
+  local id last a
+  k_detach
+  while IFS= read -r id; do
+    mapfile -d '' a <"$R/t.$id"
+    last=${a[-1]}
+    unset "a[-1]"
+    ((${#a[@]})) && printf '%s\0' "${a[@]}"
+    printf %s "${last%.}"
+    : >"$R/t.$id"
+    printf 'k %s %s\n' "$id" "$1" >&"$EV"
+  done
+}
+
+# Have the writer of program $2's output and the files that start it ready: k_dispatch goes on with w, slot and from.
+k_tty_pipe() {
+  local key=$1 id=$2 size=${T_SIZE[$2]} go=/proc/$K/fd/${T_GO[$2]} file=$R/w.$2 ear=/proc/$K/fd/$EV text
+  slot=$((++N)) from=${T_FROM[$id]} T_SIZE[$id]=''
+  : >"$R/1.$slot" || return
+  if k_whose "$key"; then
+    file=$U_FILES.w ear=$U_FILES.v text=$U_FILES.o$slot
+    T_FILES[$id]+=" $text"
+    mkfifo "$text" && chown "$U_UID:$U_GID" "$text" && exec {w}<>"$text" || return
+    k_screen "$id" "$R/1.$slot" <"$text" 5<"$go" &
+  else
+    exec {w}> >(k_screen "$id" "$R/1.$slot" 5<"$go")
+  fi
+  T_WRITER[$id]=$!
+  mapfile -d '' text <"$R/u.${id#t}"
+  printf "$TTY_FILE" "${size%x*}" "${size#*x}" "$id" "$ear" "$text" >"$file" || return
+  printf -v text "$TTY_RUN" "$file" "$PTY" "$file"
+  printf 'ROCK_SHELL=${SHELL-} \\builtin eval -- %q' "$text" >"$R/p.$id"
+}
+
+# The writer of program $1's output: into file $2, telling the keeper of each part. Waits on descriptor 5 while too much is unread. Bash reads with a
+# time limit at a microsecond a byte, so while there is much the tools do it.
+k_screen() {
+  local x y n=0 size
+  k_detach
+  exec >/dev/null
+  while IFS= read -r -N 1 x; do
+    IFS= read -r -N 1023 -t 0.003 y
+    x+=$y
+    printf %s "$x" >>"$2" || continue
+    k_screen_tell "$1" ${#x}
+    # Only after a read that got all it asked for: one that ran out of time may have left bytes in bash's own buffer.
+    while [[ $HAVE_BULK && ${#y} == 1023 ]]; do
+      read -r -t 0.004 -u 5 # let more come: it is told only for its size
+      read -r -t 0 || break
+      dd bs=65536 count=1 | tr -d '\000' >>"$2"
+      size=$(wc -c <"$2")
+      ((size > n)) || break
+      k_screen_tell "$1" $((size - n))
+    done
+  done
+}
+
+# Tell of $2 bytes more of program $1's output, of which $n are in the file.
+k_screen_tell() {
+  printf 'o %s %s\n' "$1" "$2" >&"$EV"
+  (((n += $2) < SCREEN)) && return
+  read -r -t $SCREEN_WAIT -u 5 || { printf 'o %s 0 lost\n' "$1" >&"$EV"; read -r -u 5; }
+  n=0
+}
+
+# Somebody wants the output of program $1 from byte $2 on as soon as there is any.
+k_tty_watch() {
+  [[ ${T_TOTAL[$1]} ]] || { SAY+="unknown $1"$'\n'; return; }
+  [[ " ${T_WATCH[$1]}" == *" $2 "* ]] || T_WATCH[$1]+="$2 "
+  k_tty_show "$1"
+}
+
+# Serve those who watch program $1, and let it go on when all was read (or may be dropped: T_FREE).
+k_tty_show() {
+  local id=$1 off left=''
+  for off in ${T_WATCH[$id]}; do
+    if ((off < T_TOTAL[$id])) || [[ ${T_FREE[$id]} == over ]]; then k_tty_emit "$id" "$off"; else left+="$off "; fi
+  done
+  T_WATCH[$id]=$left
+  ((T_TOTAL[$id] - T_BASE[$id] >= SCREEN)) || return
+  [[ ${T_FREE[$id]} ]] || ((T_POS[$id] >= T_TOTAL[$id])) || return
+  [[ ${T_FREE[$id]} == once ]] && T_FREE[$id]=''
+  : >"$R/1.${SLOT[$id]}"
+  T_BASE[$id]=${T_TOTAL[$id]}
+  k_tty_seek "$id" "${T_TOTAL[$id]}"
+  printf '\n' >&"${T_GO[$id]}"
+}
+
+# Nobody has read the output of program $1 for long: it may be dropped, unless that has just changed.
+k_tty_lost() { [[ ! ${T_FREE[$1]} ]] && ((T_TOTAL[$1] - T_BASE[$1] >= SCREEN)) && T_FREE[$1]=once; }
+
+# Open the output of program $1 at byte $2.
+k_tty_seek() {
+  local fd=${T_FD[$1]} x
+  [[ $fd ]] && exec {fd}<&-
+  exec {fd}<"$R/1.${SLOT[$1]}" || return
+  T_FD[$1]=$fd T_POS[$1]=$2 T_FAR[$1]=''
+  (($2 > T_BASE[$1])) && IFS= read -r -N $(($2 - T_BASE[$1])) -u "$fd" x
+}
+
+# Send `data`: output of program $1 from byte $2 on, as far as it is there. No fork when it goes on where the last one ended.
+k_tty_emit() {
+  local id=$1 off=$2 x='' n=$((T_TOTAL[$1] - $2))
+  if ((off >= T_BASE[$id] && n > INLINE)); then
+    ((n > 1048576)) && n=1048576
+    SAY+="data $id 1 $off $n ${T_TOTAL[$id]}"$'\n'
+    k_flush
+    tail -c +$((off - T_BASE[$id] + 1)) "$R/1.${SLOT[$id]}" | head -c "$n"
+    ((T_POS[$id] = off + n))
+    T_FAR[$id]=1
+    return
+  fi
+  if ((off >= T_BASE[$id] && n > 0)); then
+    [[ ${T_FD[$id]} && ! ${T_FAR[$id]} && ${T_POS[$id]} == "$off" ]] || k_tty_seek "$id" "$off"
+    IFS= read -r -N 65536 -u "${T_FD[$id]}" x
+    ((T_POS[$id] = off + ${#x}))
+  fi
+  SAY+="data $id 1 $off ${#x} ${T_TOTAL[$id]}"$'\n'"$x"
+}
+
+# Give the terminal of program $1 its size, once it is there. Another user's is touched by that user alone: it says itself where it is.
+k_tty_resize() {
+  local size=${T_SIZE[$1]} pid=${T_PID[$1]} key=${KEY[$1]:--}
+  [[ $pid && $size =~ ^[0-9]+x[0-9]+$ ]] || return
+  T_SIZE[$1]=''
+  if k_whose "$key"; then
+    ( k_as "$U_TOOL" --noprofile --norc -c 'exec stty rows "$1" cols "$2" <"/proc/$3/fd/0"' - "${size%x*}" "${size#*x}" "$pid" </dev/null >/dev/null ) &
+  else
+    ( k_detach; exec stty rows "${size%x*}" cols "${size#*x}" <"/proc/$pid/fd/0" >/dev/null ) &
+  fi
+}
+
+# TALK: call $1 types its line to the program of session $2, or starts one; $3 is `quit` when only the former makes sense. The answer names the program,
+# from where its output was not given to anybody yet, and from where it comes after the line.
+k_talk() {
+  local id=$1 key=$2 program=${S_TTY[$2]}
+  [[ ${STATE[$id]} ]] && { k_ask "$id"; return; }
+  if [[ $program && ! ${KILLING[$program]} ]]; then
+    [[ $program == t* ]] || { SAY+="reject $id terminal"$'\n'; return; }
+    k_tty_room "$id" "$program" || return
+    TALK[$id]="$program ${T_GIVEN[$program]} ${T_TOTAL[$program]}" STATE[$id]=talk
+    printf '%s\n' "$id" >&"${T_KEYS[$program]}"
+  elif [[ $3 == quit ]]; then
+    SAY+="reject $id noprogram"$'\n'
+    return
+  else
+    TALK[$id]="t$id 0 0" STATE[$id]=talk
+    k_submit TTY "t$id" "$key" 50x200
+  fi
+  k_ask "$id"
+}
+
+# TYPE: call $1 types into program $2; answered when that is done.
+k_type() {
+  [[ ${STATE[$1]} ]] && { k_ask "$1"; return; }
+  [[ ${T_KEYS[$2]} ]] || { SAY+="reject $1 noprogram"$'\n'; return; }
+  k_tty_room "$1" "$2" || return
+  STATE[$1]=typing KEY[$1]=$2
+  printf '%s\n' "$1" >&"${T_KEYS[$2]}"
+}
+
+k_tty_room() {
+  ((T_WAITING[$2] < TYPED)) || { SAY+="reject $1 deaf"$'\n'; return 1; }
+  ((T_WAITING[$2] += 1))
+}
+
+k_tty_typed() { [[ ${T_WAITING[$1]} ]] && ((T_WAITING[$1] -= 1)); }
+
+# Program $1 is over; $2 is its output pipe, at whose end the mark is.
+k_tty_end() {
+  local w=$2 key=${KEY[$1]}
+  exec {w}>&-
+  [[ ${S_TTY[$key]} == "$1" ]] && unset "S_TTY[$key]"
+  k_tty_mute "$1"
+  [[ $1 == t* ]] && k_keep "$1"
+}
+
+# Nobody types into program $1 any more.
+k_tty_mute() {
+  local in=${T_IN[$1]} keys=${T_KEYS[$1]} id
+  [[ $in ]] || return
+  exec {in}>&- {keys}>&-
+  unset "T_IN[$1]" "T_KEYS[$1]" "T_PID[$1]"
+  for id in "${!STATE[@]}"; do
+    [[ ${STATE[$id]} == typing && ${KEY[$id]} == "$1" ]] && { STATE[$id]=closed; k_ask "$id"; }
+  done
+}
+
+k_tty_forget() {
+  local fd=${T_FD[$1]} go=${T_GO[$1]} key=${KEY[$1]}
+  k_tty_mute "$1"
+  [[ ${S_TTY[$key]} == "$1" ]] && unset "S_TTY[$key]"
+  [[ $fd ]] && exec {fd}<&-
+  [[ $go ]] && exec {go}>&-
+  STALE+=("$R/u.${1#t}" "$R/w.$1" ${T_FILES[$1]})
+  unset "T_GO[$1]" "T_FD[$1]" "T_POS[$1]" "T_BASE[$1]" "T_TOTAL[$1]" "T_SIZE[$1]" "T_WATCH[$1]" "T_GIVEN[$1]" "T_WAITING[$1]" "T_WRITER[$1]" "T_FREE[$1]" "T_FAR[$1]" "T_FROM[$1]" "T_FILES[$1]"
 }
 
 # --- one-off commands ----------------------------------------------------------------------------------------------------------------------
@@ -901,6 +1200,11 @@ k_submit() {
   fi
   unset "S_ENDED[$key]"
   [[ ${S_IN[$key]} ]] || { SAY+="reject $id nosession"$'\n'; return; }
+  if [[ ${S_TTY[$key]} && ! ${KILLING[${S_TTY[$key]}]} ]]; then
+    if [[ ${S_TTY[$key]} == t* ]]; then SAY+="reject $id tty"$'\n'; else SAY+="reject $id terminal"$'\n'; fi
+    return
+  fi
+  if [[ $verb == TTY ]]; then k_tty_new "$key" "$id" "$4" || { SAY+="reject $id nospace"$'\n'; return; }; fi
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
   if [[ ${S_BUSY[$key]} ]]; then SAY+="queued $id"$'\n'; else k_next "$key"; fi
@@ -917,6 +1221,8 @@ k_ask() {
       ;;
     queued) SAY+="queued $1"$'\n' ;;
     closed) SAY+="closed $1"$'\n' ;;
+    typing) ;;
+    talk) SAY+="talk $1 ${TALK[$1]}"$'\n'; k_ask "${TALK[$1]%% *}" ;;
     *) k_report "$1" ;;
   esac
 }
@@ -926,6 +1232,7 @@ k_cancel() {
   case ${STATE[$id]} in
     running)
       [[ ${KILLING[$id]} ]] && return
+      [[ ${T_TOTAL[$id]} ]] && { T_FREE[$id]=1; k_tty_show "$id"; } # what nobody reads must not keep the shell from its report
       KILLING[$id]=1
       # What is to be killed has not told its pid yet: k_handle comes back here when it does.
       [[ ${CHILD[$id]} || ( $key && ${S_PID[$key]} ) ]] || { KILLING[$id]=early; return; }
@@ -934,6 +1241,7 @@ k_cancel() {
       ;;
     queued)
       S_QUEUE[$key]=${S_QUEUE[$key]/"$id "/}
+      [[ ${T_TOTAL[$id]} ]] && k_tty_forget "$id"
       STATE[$id]=''
       SAY+="reject $id withdrawn"$'\n'
       ;;
@@ -959,12 +1267,19 @@ k_handle() {
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;
     c) CHILD[$2]=$3 TAP[$2]=$4; k_kill_early "$2" ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
-    RUN | OPEN | EXEC)
+    o) [[ ${T_TOTAL[$2]} ]] && { ((T_TOTAL[$2] += $3)); [[ $4 ]] && k_tty_lost "$2"; k_tty_show "$2"; } ;;
+    k) [[ ${STATE[$2]} == typing ]] && { STATE[$2]=closed; k_ask "$2"; }; k_tty_typed "$3" ;;
+    t) [[ ${T_TOTAL[$2]} ]] && { T_PID[$2]=$3; k_tty_resize "$2"; } ;;
+    RUN | OPEN | EXEC | TTY)
       [[ $1 == RUN && $4 == trap ]] && S_TRAP[$3]=1
       if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit "$1" "$2" "$3" "$4"; fi ;;
-    READ) [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n' ;;
+    TALK) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_talk "$2" "$3" "$4"; fi ;;
+    TYPE) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_type "$2" "$3"; fi ;;
+    SIZE) T_SIZE[$3]=$4; k_tty_resize "$3"; STATE[$2]=closed; k_ask "$2" ;;
+    WATCH) k_tty_watch "$2" "$4" ;;
+    READ) if [[ ${T_TOTAL[$2]} ]]; then k_tty_emit "$2" "$4"; else [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n'; fi ;;
     KILL) k_cancel "$2" ;;
-    ACK) k_forget "$2" ;;
+    ACK) [[ ${T_TOTAL[$3]} ]] && T_GIVEN[$3]=$4; k_forget "$2" ;;
     KEEP) k_keep "$2" ;;
     CLOSE)
       if [[ ${S_IN[$3]} ]]; then
@@ -1048,7 +1363,11 @@ k_tick() {
   local key pid state
   kill -0 "$FEEDER" || k_start_feeder
   for key in "${!STATE[@]}"; do
-    [[ ${STATE[$key]} == running && ! ${KILLING[$key]} && ! ${UNTOLD[$key]} ]] && k_repair "$key"
+    [[ ${STATE[$key]} == running && ! ${KILLING[$key]} && ! ${UNTOLD[$key]} && ! ${T_TOTAL[$key]} ]] && k_repair "$key"
+  done
+  for key in "${!T_WATCH[@]}"; do
+    # Its writer is dead: no mark will come any more.
+    [[ ${T_WATCH[$key]} && ${STATE[$key]} != running && ${STATE[$key]} != queued ]] && ! kill -0 "${T_WRITER[$key]:-0}" && ! k_unheard && T_FREE[$key]=over && k_tty_show "$key"
   done
   for key in "${!RUNNER[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} ]] || continue
@@ -1128,6 +1447,7 @@ k_main() {
   exec {EV}<> <(:)
   exec {NEVER}<> <(:)
   type -P tee >/dev/null && HAVE_TEE=1 || HAVE_TEE=''
+  type -P dd tr wc >/dev/null && HAVE_BULK=1 || HAVE_BULK=''
   type -P head >/dev/null || INLINE=$((1 << 30)) # no tools for slices: builtins read it all
   k_oom_kills
   OOM_SEEN=$OOM_NOW

@@ -19,8 +19,9 @@ from app.results import ResultStore
 from rock.errors import RockError, SandboxGone, Unavailable
 from workers import keeper, protocol
 from workers.deployments.abstract import AbstractDeployment, Stream
-from workers.desk import Desk, Surroundings
+from workers.desk import Desk
 from workers.jobs import Job
+from workers.surroundings import Surroundings
 
 log = logging.getLogger(__name__)
 

@@ -5,20 +5,27 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     VERB id a b length .
     KEEPER n - - n .        the script itself (a running keeper skips it)
     SYNC token - - 0 .      answered by `sync token`: what came before it is old
-    PUT id p|i offset n .   payload in parts: `p` the script, `i` the stdin of call id; offset `bN`: long, or may hold NUL
+    PUT id p|i|u|t offset n . payload in parts, of call id: `p` the script, `i` the stdin, `u` what runs at a terminal, `t` what is typed there
+                            (a dot at its end); offset `bN`: long, or may hold NUL
     OPEN id session -|user[:group] n .  new session, of that user; its first call is the payload
     RUN id session -|trap n .  payload: a line for the session's shell; `trap`: it may set an EXIT trap, whose output counts
     EXEC id pipe|file - n . payload: a script for a fresh subshell
+    TTY id session RxC 0 .  run `u` at a new pseudo-terminal of R rows and C columns: a program; the session runs nothing else meanwhile
+    TALK id session line|quit 0 .  type `t` to the program of the session; without one, `line` starts `u` as program `t<id>`
+    TYPE id program - 0 .   type `t`; answered `closed` when the program's terminal has taken it
+    SIZE id program RxC 0 . resize its terminal; answered `closed`
+    WATCH program 1 off 0 . answered with `data` as soon as the program has printed more than that
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
     ASK id - - 0 .          what is known of a call: `unknown`, or the event of its state again
     KILL id - - 0 .         end a running call, withdraw a waiting one
-    ACK id - - 0 .          the result is stored, forget the call
+    ACK id program|- off 0 .  the result is stored, forget the call; it gave the program's output up to that offset
     KEEP id - - 0 .         likewise, but its output is asked for later: keep that until the next command of its session
     CLOSE id session - 0 .
 
 Keeper to host, a line each::
 
     ready version · sync token · start id hundredths-of-a-second-ago · queued id · done id exit_code done|ended -|oom · reopened id former-exit-code · reject id reason · unknown id · closed id · ended session exit_code
+    talk id program given from    call id talks to that program, whose output was given to others up to `given` and answers this call after `from`
     data id stream offset length total      followed by that many bytes
 
 `start` comes only for a command that runs for 20 ms or more.
@@ -83,6 +90,31 @@ def submit(verb: str, id: str, a: str, script: bytes, stdin: bytes | None = None
     else:
         yield from put(id, "p", script)
         yield frame(verb, id, a, flag)
+
+
+def terminal(id: str, session: str, size: str, script: bytes) -> Iterator[bytes]:
+    """Yield the frames that run `script` at a terminal of `size` (`rows x columns`, without blanks)."""
+    yield from put(id, "u", script)
+    yield frame("TTY", id, session, size)
+
+
+def talk(id: str, session: str, line: bytes, script: bytes | None) -> Iterator[bytes]:
+    """Yield the frames that type `line` to a session's program, or start `script` where there is none; None: only the former."""
+    yield from put(id, "t", line + b".")
+    if script is not None:
+        yield from put(id, "u", script)
+    yield frame("TALK", id, session, "quit" if script is None else "line")
+
+
+def keys(id: str, program: str, data: bytes) -> Iterator[bytes]:
+    """Yield the frames that type `data` to a program."""
+    yield from put(id, "t", data + b".")
+    yield frame("TYPE", id, program)
+
+
+def watch(program: str, offset: int) -> bytes:
+    """Return the frame that asks for a program's output beyond `offset`, to be sent as soon as there is any."""
+    return frame("WATCH", program, str(STDOUT), str(offset))
 
 
 def boot(script: bytes, token: str, *, fresh: bool, padding: bytes = PADDING) -> bytes:

@@ -39,6 +39,26 @@ def run_flag(command: str) -> str:
     return "trap" if _EXIT_TRAP.search(command) else "-"
 
 
+def program(command: str) -> bytes:
+    """Return the script that runs `command` at a terminal which a program reads: nothing coloured, no cursor to be moved."""
+    return _at_terminal(f"\\builtin export TERM=dumb PAGER=cat GIT_PAGER=cat\n{_in_bash(command.replace(chr(0), ''))}")
+
+
+def shell() -> bytes:
+    """Return the script of a terminal for people: an interactive bash that leaves no history file behind."""
+    return _at_terminal("\\builtin export TERM=xterm-256color HISTFILE= PS1='\\u@\\h:\\w\\$ '\n\\builtin exec bash -i")
+
+
+def _at_terminal(text: str) -> bytes:
+    return _bytes(text + "\n")
+
+
+def _in_bash(command: str) -> str:
+    if len(command.encode("utf-8", "surrogatepass")) > ARGUMENT_LIMIT:
+        return f"\\builtin eval -- {quote(command)}"
+    return f"\\builtin exec {BASH} -c {quote(command)}"
+
+
 def session(request: CreateBashSessionRequest) -> bytes:
     """Return the first command of a new session: its variables, then its startup files; stops at one that fails."""
     lines = _exports(request.env or {})

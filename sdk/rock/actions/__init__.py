@@ -26,6 +26,8 @@ from rock.actions.requests import (
     RemoveImageRequest,
     SandboxRequest,
     StartRequest,
+    TerminalFrame,
+    TerminalRequest,
     UploadForm,
     UploadRequest,
     WarmupRequest,
@@ -80,7 +82,7 @@ __all__ = [
     "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
-    "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
+    "TerminalFrame", "TerminalRequest", "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
     "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "revive", "schema_of",
     "EnvListResponse", "EnvResetResponse", "EnvSandboxResponse", "EnvStepResponse", "GemSpec",
 ]  # fmt: skip

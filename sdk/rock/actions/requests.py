@@ -148,11 +148,31 @@ class BashAction(WaitingCall):
     check: str = wire(Choice("raise", "silent", "ignore"), "raise")
     action_type: str = wire(Choice("bash"), "bash")
     is_interactive_command: bool = wire(Flag(), False)
+    """A line for the program at the session's terminal; starts it where there is none."""
     is_interactive_quit: bool = wire(Flag(), False)
+    """The last line for that program, whose end is waited for."""
     expect: list[str] = wire(Texts(most=1000), factory=list)
-    """Texts, one of which ends the reading of an interactive command."""
+    """Regular expressions or plain texts, the first of which to show ends the wait for an interactive program."""
     error_msg: str = wire(Text(), "")
     """Put before the message when the command fails under check="raise"."""
+
+
+@dataclass(kw_only=True)
+class TerminalRequest:
+    """The query of GET /sandboxes/{id}/terminal, a WebSocket."""
+
+    session: str = wire(label(), "default")
+    rows: int = wire(Whole(low=1, high=1000), 24)
+    cols: int = wire(Whole(low=1, high=1000), 80)
+
+
+@dataclass(kw_only=True)
+class TerminalFrame:
+    """A text frame that a client sends over that WebSocket: keys (also sent as they are, in binary frames), or a new size."""
+
+    keys: str = wire(Text(allow_nul=True), "")
+    rows: int = wire(Whole(low=1, high=1000), 24)
+    cols: int = wire(Whole(low=1, high=1000), 80)
 
 
 @dataclass(kw_only=True)

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 
 from app.calls import Call, Route
 from workers import protocol
-from workers.desk import Desk, Surroundings
+from workers.desk import Desk
 from workers.file_jobs import make_job
 from workers.jobs import Job
 from workers.protocol import Event
+from workers.surroundings import Surroundings
 
 
 @dataclass
