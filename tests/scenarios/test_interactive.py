@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.wire import until
+from tests.wire import Api, until
 
 PYTHON = "python3 -i -q"
 
@@ -131,11 +131,26 @@ def test_much_output_comes_whole_enough_and_the_end_is_found(shell):
 
 @pytest.mark.engine
 def test_an_image_without_anything_for_terminals_says_so(request):
-    from tests.wire import Api
-
     box = Api(request.getfixturevalue("engine_server").url).start(image="rock-test/alpine-bash").open()
     try:
         talk(box, "cat", "x").failed(4000, "script", "python3", kind="bad_request")
         assert box.output("echo ok") == "ok"
+    finally:
+        box.stop()
+
+
+@pytest.mark.engine
+def test_a_program_of_another_user(request):
+    box = Api(request.getfixturevalue("engine_server").url).start()
+    try:
+        session = box.open(remote_user="nobody")
+        assert talk(session, PYTHON, ">>> ").ok
+        assert (
+            talk(session, "import os; print(os.getuid(), os.ttyname(0)[:9])", ">>> ").result["output"]
+            == "65534 /dev/pts/"
+        )
+        assert quit(session, "exit()").ok
+        talk(session, "echo a; sleep 98765", "never", timeout=1).failed(6000, kind="command_timeout")
+        assert session.output("id -u") == "65534"
     finally:
         box.stop()
