@@ -41,6 +41,10 @@ class Route(StrEnum):
     OUTPUT = "output"
 
 
+# Routes whose calls run one after the other in a session.
+QUEUEING = frozenset({Route.CREATE_SESSION.value, Route.RUN_IN_SESSION.value})
+
+
 @dataclass(frozen=True)
 class Call:
     """One request on its way to the node that answers it."""
@@ -81,6 +85,7 @@ class Call:
         return {
             # A long one has a key of its own (Keys.bulk): through a script it would be copied four times.
             **({"bulk": bulk} if 0 < len(bulk) <= BULK_LIMIT else {"bulk_apart": "1"} if bulk else {}),
+            **({"session": str(self.body.get("session", ""))} if self.route in QUEUEING else {}),
             "request_id": self.request_id, "owner": self.owner, "route": self.route, "sandbox": self.sandbox_id,
             "node": self.node, "created": str(self.created), "fingerprint": mark, "state": CallState.PENDING.value,
             "deadline": "" if self.deadline is None else str(self.deadline), "body": body_json,

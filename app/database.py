@@ -44,15 +44,22 @@ def connect(url: str, **options: Any) -> Client:
     return redis.Redis.from_pool(redis.BlockingConnectionPool.from_url(url, **settings))
 
 
+class DatabaseAway(Unavailable):
+    """Redis did not answer. To callers a plain `Unavailable`; a node puts off what it was doing, and fails nobody for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the database (Redis) does not answer; try again shortly")
+
+
 @contextmanager
 def redis_faults() -> Iterator[None]:
-    """Turn a Redis fault into `Unavailable` (503): the border between redis-py's errors and ours."""
+    """Turn a Redis fault into `DatabaseAway` (503): the border between redis-py's errors and ours."""
     try:
         yield
     except redis.exceptions.NoScriptError:
         raise
     except redis.exceptions.RedisError as error:
-        raise Unavailable("the database (Redis) does not answer; try again shortly") from error
+        raise DatabaseAway from error
 
 
 @cache

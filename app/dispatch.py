@@ -116,22 +116,28 @@ class Dispatch:
         # The node has it, and ends it itself: no limit of ours applies any more.
         return Call(**{**vars(known), "deadline": None})
 
+    def standing(self, call_id: str, request_id: str) -> str:
+        """Return the envelope that says how a call stands. Raises NotFound.
+
+        A command that waits for others of its session is pending, and `position` says for how many.
+        """
+        state = self.find(call_id, request_id).state
+        position = None if state is CallState.DONE else self._results.position(call_id)
+        if position:
+            state = CallState.PENDING  # its node has it, but its session has not come to it
+        waits = {"position": position} if state is CallState.PENDING and position is not None else {}
+        return envelope({"request_id": request_id, "state": state.value, **waits})
+
     def _unfinished(self, call_id: str, request_id: str) -> str:
         """Return the envelope of a call that goes on, or its answer if that has just come."""
-        known = self.find(call_id, request_id)
-        answer = self._results.read(call_id) if known.done else None
-        return answer or unfinished(request_id, known.state)
+        answer = self._results.read(call_id) if self.find(call_id, request_id).done else None
+        return answer or self.standing(call_id, request_id)
 
 
 def ending(request_id: str) -> Unavailable:
     """Return the error for a caller whose API process ends while the call goes on."""
     text = f"this API process ends, the call goes on: send it again with request_id {request_id!r} to get its answer"
     return Unavailable(text, request_id=request_id)
-
-
-def unfinished(request_id: str, state: CallState) -> str:
-    """Return the envelope that says a call goes on."""
-    return json.dumps(success({"request_id": request_id, "state": state.value}))
 
 
 def envelope(result: Any, message: str | None = None) -> str:

@@ -8,6 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from enum import StrEnum
 from types import TracebackType
 from typing import Any
 
@@ -25,6 +26,14 @@ QUIET = 10.0
 RETRY = 0.5
 # Seconds a new waiter gives the subscription to come up; registered it is in any case, and looks once when it is up.
 SETTLE = 1.0
+
+
+class Line(StrEnum):
+    """How the subscription is: listening, not needed so far, or away and being made again."""
+
+    UP = "up"
+    IDLE = "idle"
+    CUT = "cut"
 
 
 class Waiter:
@@ -91,6 +100,13 @@ class Inbox:
         self.released = False
         self._connection: Any = None
         self._closed = False
+
+    @property
+    def line(self) -> Line:
+        """How the subscription is."""
+        if self._subscribed.is_set():
+            return Line.UP
+        return Line.IDLE if self._thread is None else Line.CUT
 
     def expect(self, name: str) -> Waiter:
         """Return a waiter for `name`, not yet registered."""

@@ -7,7 +7,7 @@ from kombu.exceptions import KombuError
 from redis.exceptions import RedisError
 
 from app.broker import NodeTask
-from rock.errors import Unavailable
+from app.database import DatabaseAway
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class Nodes:
         """Ask `node` to do `task` for the call. The message holds the id only, so no content and no secret.
 
         Raises:
-            Unavailable: the queue cannot be reached; the node may or may not have got the message.
+            DatabaseAway: the queue cannot be reached; the node may or may not have got the message.
         """
         # A signature, not send_task: eager mode then runs the registered task in place.
         signature = self._celery.signature(task.value, args=(call_id,))
@@ -32,4 +32,4 @@ class Nodes:
             signature.apply_async(queue=task.queue(node), argsrepr=call_id, kwargsrepr="", declare=[])
         except (KombuError, RedisError, OSError) as error:
             log.warning("call %s: %s could not be queued for node %s: %s", call_id, task.value, node, error)
-            raise Unavailable("the queue (Redis) does not answer; try again shortly") from error
+            raise DatabaseAway from error

@@ -195,8 +195,10 @@ class NodeRecord:
     used_memory: int = 0
     labels: dict[str, str] = field(default_factory=dict)
     state: NodeState = NodeState.ACTIVE
-    # Epoch seconds of the last sign of life; 0 = it has left.
+    # Epoch seconds of the last sign of life.
     heartbeat: float = 0.0
+    # Signed off at a clean end, and not back.
+    left: bool = False
     # docker, podman, local or remote.
     deployment: str = ""
     host_name: str = ""
@@ -214,7 +216,7 @@ class NodeRecord:
         return {
             "cpus": str(millicpus(self.cpus)), "memory": str(self.memory), "labels": json.dumps(self.labels),
             "deployment": self.deployment, "host_name": self.host_name, "host_ip": self.host_ip,
-            "info": json.dumps(self.info),
+            "info": json.dumps(self.info), "left": "",
         }  # fmt: skip
 
     @classmethod
@@ -226,7 +228,7 @@ class NodeRecord:
             labels=json.loads(fields.get("labels") or "{}"), state=NodeState(fields.get("state", "active")),
             heartbeat=float(fields.get("heartbeat") or 0), deployment=fields.get("deployment", ""),
             host_name=fields.get("host_name", ""), host_ip=fields.get("host_ip", ""),
-            info=json.loads(fields.get("info") or "{}"),
+            info=json.loads(fields.get("info") or "{}"), left=bool(fields.get("left")),
         )  # fmt: skip
 
 

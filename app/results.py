@@ -29,7 +29,8 @@ class ResultStore:
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
         scripts = Scripts(redis)
-        self._claim, self._take, self._complete = (scripts.load(name) for name in ("claim", "take", "complete"))
+        names = ("claim", "take", "complete", "position")
+        self._claim, self._take, self._complete, self._position = (scripts.load(name) for name in names)
         # For those who wait for something else than one call's answer, and to let all waiters go.
         self.inbox = Inbox(redis, keys.done(), self.read)
 
@@ -105,6 +106,16 @@ class ResultStore:
             rows = pipe.execute()
         found = [(call_id, dict(zip(names, row, strict=True))) for call_id, row in zip(call_ids, rows, strict=True)]
         return [Call.from_hash(call_id, fields) for call_id, fields in found if fields["state"]]
+
+    def position(self, call_id: str) -> int | None:
+        """Return how many calls the session of an open call runs before it; None when it is done, or waits in no session.
+
+        The order is that of the claims, whose clocks may differ by milliseconds between API processes.
+        """
+        args = [call_id, self._keys.node_inflight("*"), self._keys.call("*")]
+        with redis_faults():
+            before: int = self._position([self._keys.call(call_id)], args)
+        return before if before >= 0 else None
 
     def withdraw(self, call_id: str, error: RockError, now: float) -> None:
         """Undo a claim that could not be sent: waiters get `error`, and the id is free for the next try."""

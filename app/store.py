@@ -234,9 +234,12 @@ class NodeStore:
             raise NodeLost(f"node id {node_id!r} was taken over by another worker, or forgotten", node=node_id)
 
     def leave(self, node_id: str, token: str) -> bool:
-        """Give the id back at a clean end; True if `token` held it. Reservations stay with the sandboxes."""
+        """Give the id back at a clean end; True if `token` held it. Reservations stay with the sandboxes.
+
+        It gets no new sandboxes. Its calls wait for it as they would after a crash: it may only be restarting.
+        """
         with redis_faults():
-            args = ["token", token, "token", "", "heartbeat", "0"]
+            args = ["token", token, "token", "", "left", "1"]
             return self._patch([self._keys.node(node_id)], args) == 1
 
     def get(self, node_id: str) -> NodeRecord | None:
@@ -257,12 +260,16 @@ class NodeStore:
         return [NodeRecord.from_hash(node_id, fields) for node_id, fields in pairs if "cpus" in fields]
 
     def alive(self, now: float) -> NodeRecords:
-        """Return the nodes whose heartbeat is fresh at `now`."""
+        """Return the nodes that can be given something at `now`."""
         return [node for node in self.list() if self.is_alive(node, now)]
 
     def is_alive(self, node: NodeRecord, now: float) -> bool:
-        """Return whether `node` has given a sign of life within the limit."""
-        return node.heartbeat >= now - self.lost_after
+        """Return whether `node` works: not silent, and not signed off."""
+        return not node.left and not self.is_lost(node, now)
+
+    def is_lost(self, node: NodeRecord, now: float) -> bool:
+        """Return whether `node` has been silent for so long that its calls are given up."""
+        return node.heartbeat < now - self.lost_after
 
     def heartbeats(self, node_ids: Ids) -> dict[str, float]:
         """Return the last heartbeat (epoch seconds, 0 = none) of each node, in one round trip."""

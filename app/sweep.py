@@ -15,7 +15,7 @@ from rock.errors import RockError, StartTimeout, Unavailable
 
 log = logging.getLogger(__name__)
 
-# Seconds after which a silent node that holds nothing is forgotten.
+# Seconds after which a silent node that holds nothing is forgotten, unless it has signed off.
 FORGET_AFTER = 24 * 3600.0
 
 
@@ -29,13 +29,15 @@ class Sweep:
         """Sweep all nodes at `now` (epoch seconds); return how many calls were answered. Raises Unavailable."""
         answered = 0
         for node in self._nodes.list():
-            lost = not self._nodes.is_alive(node, now)
+            lost = self._nodes.is_lost(node, now)
             calls = self._results.heads(self._results.inflight(node.node_id))
             answered += self._answer(node, calls, lost, now)
             if lost:
                 self._expire(self._sandboxes.by_node(node.node_id), now)
-                if self._nodes.forget(node.node_id, now - FORGET_AFTER):
-                    log.info("node %s was forgotten: silent for a day, and empty", node.node_id)
+                # One that signed off is not expected back; a heartbeat meanwhile saves it.
+                silent_since = node.heartbeat + 0.001 if node.left else now - FORGET_AFTER
+                if self._nodes.forget(node.node_id, silent_since):
+                    log.info("node %s was forgotten: gone, and empty", node.node_id)
         return answered
 
     def _answer(self, node: NodeRecord, calls: Sequence[Call], lost: bool, now: float) -> int:

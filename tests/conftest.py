@@ -24,6 +24,13 @@ NODE_LABEL = "rock.node"
 """Label under which the deployments keep the node of a container; test nodes are called `test-<pid of the run>-…`."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Options for long runs by hand: `pytest tests/chaos --chaos-seconds 900`."""
+    parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long processes are killed at random")
+    parser.addoption("--crowd", type=int, default=600, help="how many calls are in flight at once")
+    parser.addoption("--chaos-seed", type=int, default=None, help="seed of the kills, to choose the same ones again")
+
+
 def pytest_configure() -> None:
     """End a run that is told to end (a time limit, a CI that is cancelled) as Ctrl-C would: with its fixtures' ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -160,3 +160,17 @@ def until(condition: Callable[[], Any], seconds: float = PATIENCE, what: str = "
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} s"
         time.sleep(0.02)
     return found
+
+
+def retried(ask: Callable[[], Reply], seconds: float = PATIENCE) -> Reply:
+    """Ask until an answer comes that is not a broken connection or a 503, as a client does under one `request_id`."""
+
+    def attempt() -> Reply | None:
+        try:
+            reply = ask()
+        except (OSError, http.client.HTTPException):
+            return None
+        return reply if reply.status != 503 else None
+
+    answer: Reply = until(attempt, seconds, "an answer")
+    return answer

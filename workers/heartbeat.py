@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 from app.config import Config
+from app.database import DatabaseAway
 from app.records import NodeRecord
 from app.store import NodeStore
 from rock.errors import AlreadyExists, NodeLost, RockError
@@ -45,6 +46,9 @@ class Heartbeat:
         self._stop.set()
         try:
             self._nodes.leave(self._config.node.id, self._token)
+        except DatabaseAway:
+            # Expected where Redis is told to end along with us (Ctrl-C of a Procfile).
+            log.info("node %s ends after Redis did: it counts as lost, until it is back", self._config.node.id)
         except RockError as error:
             log.warning("node %s could not sign off: %s", self._config.node.id, error)
         if self._lock_file is not None:

@@ -56,6 +56,12 @@ REFUSALS: dict[str, tuple[type[RockError], str]] = {
     "nosession": (NotFound, f"{_SESSION} not found; create it with create_session"),
     "exists": (AlreadyExists, f"{_SESSION} already exists; close it or choose another name"),
     "ended": (SessionEnded, f"{_SESSION} ended before this command ran"),
+    "full": (
+        CommandFailed,
+        "Sandbox {sandbox_id} is at its limit of processes, so this was not run; end some of them, or stop it",
+    ),
+    # Seen only if Redis lost the answer in a crash: otherwise the true answer is stored, and this one comes too late.
+    "past": (Internal, "The call ran before, but its answer was lost; it was not run again"),
     "withdrawn": (Cancelled, "The command was cancelled before it ran"),
     "tty": (
         BadRequest,

@@ -19,7 +19,8 @@ FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the h
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
 declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
-STALE=() KEPT=()
+declare -A PAST # the calls answered last, by id: whatever the host forgets in a crash, they do not run again
+STALE=() KEPT=() RING=() RING_AT=0 RING_SIZE=1000
 
 # What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
@@ -70,6 +71,23 @@ k_write() {
   fi
 }
 
+# Is there room for the few processes that a command takes? A fork that fails is tried by bash for 15 s, and then ends the shell that wanted it: the keeper
+# must not come to that in a sandbox that is at its limit. So it asks before it forks, and does without where it can.
+k_room() {
+  local now
+  [[ $PIDS_MAX ]] || return 0
+  IFS= read -r now <"$PIDS_FILE.current" && ((now + 6 <= PIDS_MAX))
+}
+
+# Where the kernel counts the processes of this sandbox (cgroup v2, then v1), and up to how many it lets there be; empty where nobody says.
+k_find_limit() {
+  PIDS_MAX=''
+  for PIDS_FILE in /sys/fs/cgroup/pids /sys/fs/cgroup/pids/pids; do
+    [[ -r $PIDS_FILE.max ]] && IFS= read -r PIDS_MAX <"$PIDS_FILE.max" && break
+  done
+  [[ $PIDS_MAX == max ]] && PIDS_MAX=''
+}
+
 # Have a writer ready before it is needed (made after each answer, see k_main): its fork stays off the step path.
 k_spare() {
   local key
@@ -104,7 +122,8 @@ k_pause() { read -r -t "$1" -u "$NEVER"; }
 
 # Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
 k_emit() {
-  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
+  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a INLINE=$INLINE
+  k_room || INLINE=$((1 << 30)) # no tool can be started
   if ((off == 0)); then
     while :; do
       IFS= read -r -N $INLINE x <"$f"
@@ -124,6 +143,7 @@ k_emit() {
       k_pause 0.0005
     done
   fi
+  k_room || { SAY+="data $1 $2 $off 0 $off"$'\n'; return; }
   [[ -e $f ]] && total=$(wc -c <"$f")
   n=$((total - off))
   ((n > $4)) && n=$4
@@ -198,7 +218,11 @@ k_forget() {
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
   unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]" "TALK[$1]"
-  if ((${#STALE[@]} > 64)); then
+  if [[ ! ${PAST[$1]} ]]; then
+    [[ ${RING[RING_AT]} ]] && unset "PAST[${RING[RING_AT]}]"
+    RING[RING_AT]=$1 PAST[$1]=1 RING_AT=$(((RING_AT + 1) % RING_SIZE))
+  fi
+  if ((${#STALE[@]} > 64)) && k_room; then
     rm -f "${STALE[@]}"
     STALE=()
   fi
@@ -239,6 +263,7 @@ k_open() {
 # else the spare one. A pipe of its own for each command keeps late output of background jobs out of later answers; its writer costs two forks.
 k_pipe() {
   [[ ${S_W[$1]} && ! ${S_USED[$1]} ]] || k_drop_pipe "$1"
+  if [[ ! ${S_W[$1]} && ( ${S_USER[$1]} || ! $SPARE_W ) ]]; then k_room || { why=full; return 1; }; fi
   if [[ ! ${S_W[$1]} && ${S_USER[$1]} ]]; then
     k_user_pipe "$1" || return
   elif [[ ! ${S_W[$1]} ]]; then
@@ -278,12 +303,19 @@ k_pids() {
 
 # Hand call $2 to the idle shell of session $1.
 k_dispatch() {
-  local key=$1 id=$2 w c f out slot from=/dev/null
-  if [[ ${T_TOTAL[$id]} ]]; then k_tty_pipe "$key" "$id"; else k_pipe "$key" && w=${S_W[$key]} slot=${S_SLOT[$key]} S_USED[$key]=1; fi
+  local key=$1 id=$2 w c f out slot from=/dev/null why=nospace
+  if [[ ! ${T_TOTAL[$id]} ]]; then
+    k_pipe "$key" && w=${S_W[$key]} slot=${S_SLOT[$key]} S_USED[$key]=1
+  elif k_room; then
+    k_tty_pipe "$key" "$id"
+  else
+    why=full
+    false
+  fi
   if (($?)) || ! k_command "$key" "$id"; then
     [[ ${T_TOTAL[$id]} ]] && k_tty_forget "$id"
     STATE[$id]=''
-    SAY+="reject $id nospace"$'\n'
+    SAY+="reject $id $why"$'\n'
     return 1
   fi
   if [[ ${S_KEPT[$key]} ]]; then
@@ -368,7 +400,12 @@ k_shell_ended() {
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   S_ENDED[$key]=$2
   SAY+="ended $key $2"$'\n'
-  if [[ $again && ${STATE[${again%% *}]} == queued ]]; then
+  if [[ $again && ${STATE[${again%% *}]} == queued ]] && ! k_room; then
+    for id in $again; do
+      STATE[$id]=''
+      SAY+="reject $id full"$'\n'
+    done
+  elif [[ $again && ${STATE[${again%% *}]} == queued ]]; then
     k_reopen "$key" "${again%% *}"
     S_QUEUE[$key]=$again
     k_next "$key"
@@ -808,7 +845,7 @@ k_tty_resize() {
 # from where its output was not given to anybody yet, and from where it comes after the line.
 k_talk() {
   local id=$1 key=$2 program=${S_TTY[$2]}
-  [[ ${STATE[$id]} ]] && { k_ask "$id"; return; }
+  [[ ${STATE[$id]} || ${PAST[$id]} ]] && { k_ask "$id"; return; }
   if [[ $program && ! ${KILLING[$program]} ]]; then
     [[ $program == t* ]] || { SAY+="reject $id terminal"$'\n'; return; }
     k_tty_room "$id" "$program" || return
@@ -816,6 +853,9 @@ k_talk() {
     printf '%s\n' "$id" >&"${T_KEYS[$program]}"
   elif [[ $3 == quit ]]; then
     SAY+="reject $id noprogram"$'\n'
+    return
+  elif ! k_room; then
+    SAY+="reject $id full"$'\n'
     return
   else
     TALK[$id]="t$id 0 0" STATE[$id]=talk
@@ -1031,18 +1071,23 @@ k_kill() {
     done
     [[ $shell ]] && k_interrupt "$shell" "$stop"
     for ((s = 0; s < 25; s++)); do
-      [[ -e $R/k.$id ]] && break 2
+      k_is_over "$id" && break 2
       k_pause 0.008
     done
   done
-  [[ $shell && ! -e $R/k.$id ]] && kill -KILL "$shell"
+  [[ $shell ]] && ! k_is_over "$id" && kill -KILL "$shell"
   k_freeze "$root" "$id" "$pipe"
   for p in "${!SEEN[@]}"; do # those too that lost their parent meanwhile
     k_stat "$p" && [[ $BORN == "${SEEN[$p]}" ]] && kill -KILL "$p"
   done
   k_thaw
   printf 'q %s\n' "$id" >&"$EV"
+  ((BASHPID == K)) && [[ $w && $w != "${OUT[$id]}" ]] && exec {w}>&-
+  return 0
 }
+
+# Has the keeper heard of the end of call $1? Where it is itself at work here, for want of room, it has not heard anything, and looks.
+k_is_over() { [[ -e $R/k.$1 ]] || { ((BASHPID == K)) && k_marked "$1"; }; }
 
 # Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a tenth of a second; KILL needs no handler, only time.
 # True when all are dead.
@@ -1162,7 +1207,8 @@ k_close() {
 # RUN and EXEC: a call id is accepted once; repeated, it is answered with what is known, so the host may always submit again.
 k_submit() {
   local verb=$1 id=$2 key=$3
-  [[ ${STATE[$id]} ]] && { k_ask "$id"; return; }
+  [[ ${STATE[$id]} || ${PAST[$id]} ]] && { k_ask "$id"; return; }
+  if [[ $verb != RUN || ( ! ${S_IN[$key]} && ${S_ENDED[$key]} ) ]]; then k_room || { SAY+="reject $id full"$'\n'; return; }; fi
   if [[ $verb == EXEC ]]; then
     if [[ $key == pipe && $X_OUT && ! $X_USED ]] && ! kill -0 "$X_PID"; then k_drop_exec; fi
     if [[ $key == pipe && $X_OUT && ! $X_USED ]]; then
@@ -1213,7 +1259,7 @@ k_submit() {
 # What is known of call $1.
 k_ask() {
   case ${STATE[$1]} in
-    '') SAY+="unknown $1"$'\n' ;;
+    '') if [[ ${PAST[$1]} ]]; then SAY+="reject $1 past"$'\n'; else SAY+="unknown $1"$'\n'; fi ;;
     running)
       k_uptime
       SAY+="start $1 $((UP - TICK[$1]))"$'\n'
@@ -1237,7 +1283,8 @@ k_cancel() {
       # What is to be killed has not told its pid yet: k_handle comes back here when it does.
       [[ ${CHILD[$id]} || ( $key && ${S_PID[$key]} ) ]] || { KILLING[$id]=early; return; }
       if [[ $STOP_SIGNAL == RTMAX ]]; then STOP_SIGNAL=RTMAX-1; else STOP_SIGNAL=RTMAX; fi
-      k_kill "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL" &
+      set -- "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL"
+      if k_room; then k_kill "$@" & else k_kill "$@"; fi
       ;;
     queued)
       S_QUEUE[$key]=${S_QUEUE[$key]/"$id "/}
@@ -1283,7 +1330,7 @@ k_handle() {
     KEEP) k_keep "$2" ;;
     CLOSE)
       if [[ ${S_IN[$3]} ]]; then
-        k_close "$3" &
+        if k_room; then k_close "$3" & else k_close "$3"; fi
         STATE[$2]=closed
         k_shell_ended "$3" 137
       elif [[ ${S_ENDED[$3]} ]]; then
@@ -1304,7 +1351,7 @@ k_payload() {
   if [[ $2 != b* ]]; then
     IFS= read -r -N "$n" x
     printf %s "$x" >>"$1" || ok=''
-  elif k_head_is_exact; then
+  elif k_room && k_head_is_exact; then
     head -c "$n" >>"$1" || ok=''
   else
     while ((n > 0)); do
@@ -1361,7 +1408,7 @@ k_feed() {
 # report any more (`ulimit -n 3`, `set -r`, a closed descriptor).
 k_tick() {
   local key pid state
-  kill -0 "$FEEDER" || k_start_feeder
+  kill -0 "$FEEDER" || { k_room && k_start_feeder; }
   for key in "${!STATE[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} && ! ${UNTOLD[$key]} && ! ${T_TOTAL[$key]} ]] && k_repair "$key"
   done
@@ -1378,7 +1425,7 @@ k_tick() {
     [[ ${S_PID[$key]} ]] || k_find_shell "$key"
     pid=${S_PID[$key]}
     [[ ${S_BUSY[$key]} && $pid && ! ${KILLING[${S_BUSY[$key]}]} ]] || { S_STUCK[$key]=''; continue; }
-    state=$(k_state "$pid")
+    k_stat "$pid" && state=$STATUS || state=''
     if [[ $state == T ]]; then
       kill -CONT "$pid"
     elif [[ $state == S && ${S_STUCK[$key]} != *"${S_BUSY[$key]}" ]]; then
@@ -1427,12 +1474,6 @@ k_find_shell() {
   done
 }
 
-# State letter of process $1.
-k_state() {
-  local s
-  IFS= read -r s <"/proc/$1/stat" && s=${s##*) } && printf %s "${s%% *}"
-}
-
 k_start_feeder() {
   k_feed <&0 &
   FEEDER=$!
@@ -1449,6 +1490,7 @@ k_main() {
   type -P tee >/dev/null && HAVE_TEE=1 || HAVE_TEE=''
   type -P dd tr wc >/dev/null && HAVE_BULK=1 || HAVE_BULK=''
   type -P head >/dev/null || INLINE=$((1 << 30)) # no tools for slices: builtins read it all
+  k_find_limit
   k_oom_kills
   OOM_SEEN=$OOM_NOW
   k_start_feeder
@@ -1469,8 +1511,8 @@ k_main() {
       k_tick
     fi
     [[ $SAY ]] && k_flush
-    [[ $WANT_SPARE ]] && k_spare
-    [[ $WANT_X ]] && k_spare_exec
+    [[ $WANT_SPARE ]] && k_room && k_spare
+    [[ $WANT_X ]] && k_room && k_spare_exec
   done
 }
 set -f +H

@@ -12,6 +12,7 @@ from app.blobs import BlobStore
 from app.broker import NodeTask
 from app.calls import Call, Route
 from app.config import Config
+from app.database import DatabaseAway
 from app.image_store import ImageStore
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, State
@@ -118,6 +119,9 @@ class NodeLifecycle:
     def _guarded(self, call: Call, work: Callable[[Call], None]) -> None:
         try:
             work(call)
+        except DatabaseAway:
+            # It stays in flight, and `recover` does it again: no fault of the call's, and no answer could be stored.
+            log.warning("%s put off until Redis is back request_id=%s", call.route, call.request_id)
         except RockError as error:
             self._failed(call, error)
         except Exception as error:
@@ -133,7 +137,7 @@ class NodeLifecycle:
 
     def _start(self, call: Call) -> None:
         if not self._still_pending(call):
-            return
+            raise _stopped_meanwhile(call)  # Whoever did so has answered, unless that one died in between.
         limit = load(StartRequest, call.body).startup_timeout or self._config.runtime.start_timeout_seconds
         deadline = time.monotonic() + limit - (time.time() - call.created)
         self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "looking for the image")
@@ -187,6 +191,8 @@ class NodeLifecycle:
                 )  # fmt: skip
                 if not kept:
                     raise _stopped_meanwhile(call)
+            except DatabaseAway:
+                raise  # Nobody knows whether the record has it: whoever takes the start up again finds it there.
             except BaseException:
                 undo_start(self.deployment, call)
                 raise

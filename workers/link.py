@@ -15,6 +15,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Protocol
 
+from app.database import DatabaseAway
 from app.results import ResultStore
 from rock.errors import RockError, SandboxGone, Unavailable
 from workers import keeper, protocol
@@ -281,5 +282,8 @@ def logged(function: Callable[..., object], *args: object) -> None:
     """Run `function`; a fault that nobody waits for must at least be seen."""
     try:
         function(*args)
+    except DatabaseAway as error:
+        # The call stays in flight, and `NodeAgent.recover` takes it up again.
+        log.warning("%s put off: %s", getattr(function, "__qualname__", function), error)
     except Exception:
         log.exception("%s failed", getattr(function, "__qualname__", function))

@@ -16,7 +16,7 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     SIZE id program RxC 0 . resize its terminal; answered `closed`
     WATCH program 1 off 0 . answered with `data` as soon as the program has printed more than that
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
-    ASK id - - 0 .          what is known of a call: `unknown`, or the event of its state again
+    ASK id - - 0 .          what is known of a call: `unknown`, `reject id past` if it was acknowledged, or the event of its state again
     KILL id - - 0 .         end a running call, withdraw a waiting one
     ACK id program|- off 0 .  the result is stored, forget the call; it gave the program's output up to that offset
     KEEP id - - 0 .         likewise, but its output is asked for later: keep that until the next command of its session

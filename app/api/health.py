@@ -7,6 +7,7 @@ from flask import Response
 
 from app.api import reply
 from app.api.endpoint import Incoming
+from app.inbox import Line
 from app.openapi import PAGE
 from app.services import Services
 from rock import __version__
@@ -37,15 +38,17 @@ def docs(services: Services, incoming: Incoming) -> Response:
 
 
 def _state(services: Services) -> dict[str, Any]:
-    """Return how the service is: version, Redis, nodes, and how they run sandboxes."""
-    state: dict[str, Any] = {"service": "rock", "version": __version__}
+    """Return how the service is: version, Redis, this process's subscription to completed calls, nodes, and how they run sandboxes."""
+    line = services.results.inbox.line
+    state: dict[str, Any] = {"service": "rock", "version": __version__, "subscription": line.value}
     try:
         nodes = services.nodes.list()
     except Unavailable:
         return {**state, "status": "degraded", "redis": False, "nodes": {"alive": 0, "total": 0}, "runtime": []}
     alive = [node for node in nodes if services.nodes.is_alive(node, time.time())]
     runtimes = sorted({node.deployment for node in alive if node.deployment})
-    status = "ok" if alive else "no node is alive"
+    # Without it callers wait for answers that nobody announces to them, until it is back.
+    status = "no node is alive" if not alive else "degraded" if line is Line.CUT else "ok"
     return {
         **state,
         "status": status,

@@ -8,7 +8,7 @@ from flask import Response, request
 from app.api.endpoint import Incoming, query_seconds
 from app.broker import NodeTask
 from app.calls import call_id
-from app.dispatch import envelope, unfinished
+from app.dispatch import envelope
 from app.services import Services
 from rock.errors import BadRequest, RockError
 
@@ -34,7 +34,7 @@ def cancel(services: Services, incoming: Incoming) -> str:
     elif not call.done:
         services.dispatch.nudge(NodeTask.CANCEL, call.call_id, call.node)
         services.results.wait(call.call_id, CANCEL_WAIT)
-    return unfinished(request_id, services.dispatch.find(call.call_id, request_id).state)
+    return services.dispatch.standing(call.call_id, request_id)
 
 
 def get_output(services: Services, incoming: Incoming) -> str | Response:

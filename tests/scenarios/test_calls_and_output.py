@@ -61,3 +61,20 @@ def test_bad_offsets_are_named(shell, request_id):
     shell.run("echo hi", request_id=request_id)
     for offset in ("-1", "x", "1.5"):
         shell.api.get(f"/results/{request_id}/output", offset=offset).failed(4000, "offset")
+
+
+def test_a_waiting_command_knows_its_place_in_the_queue_of_its_session(shell):
+    """FIFO: `position` says how many commands the session runs before it."""
+    first, *waiting = (f"r-{uuid.uuid4().hex}" for _ in range(4))
+    gate = f"{shell.output('pwd')}/go"
+    shell.run(f"while [[ ! -e {gate} ]]; do sleep 0.02; done", request_id=first, wait=0)
+    for number, request in enumerate(waiting, start=1):
+        begun = shell.run(f"echo {number}", request_id=request, wait=0)
+        assert begun.result == {"request_id": request, "state": "pending", "position": number}
+    until(lambda: shell.api.get(f"/results/{first}").result == {"request_id": first, "state": "running"})
+    for number, request in enumerate(waiting, start=1):
+        expected = {"request_id": request, "state": "pending", "position": number}
+        assert shell.api.get(f"/results/{request}", wait=0.01).result == expected
+    shell.execute(["touch", gate])
+    answers = [shell.api.get(f"/results/{request}", wait=30).result["output"] for request in waiting]
+    assert answers == ["1", "2", "3"]

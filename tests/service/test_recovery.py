@@ -1,6 +1,5 @@
 """Processes are killed while a command runs: its caller gets the true result, and it ran exactly once."""
 
-import http.client
 import os
 import signal
 import threading
@@ -10,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from tests.wire import Api, Reply, until
+from tests.wire import Api, Reply, retried, until
 
 RETURN = 45
 """Seconds within which the supervisor starts a killed process again: it waits longer each time one dies young."""
@@ -29,19 +28,6 @@ def shell(stack):
     box = Api(stack.url).start()
     yield box.open()
     until(lambda: retried(lambda: box.post("/stop")).ok, what="the stop")
-
-
-def retried(ask) -> Reply:
-    """Ask until an answer comes that is not a broken connection or a 503, as a client does."""
-
-    def attempt():
-        try:
-            reply = ask()
-        except (OSError, http.client.HTTPException):
-            return None
-        return reply if reply.status != 503 else None
-
-    return until(attempt, 60, "an answer")
 
 
 class Running:

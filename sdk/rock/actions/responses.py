@@ -277,10 +277,11 @@ class RemoveImageResponse:
 
 @dataclass(kw_only=True)
 class UnfinishedResponse:
-    """A call that goes on: GET /results/{request_id} has its end."""
+    """How a call stands: GET /results/{request_id} has its end. `position`: the calls that its session runs before it, while it waits for them."""
 
     request_id: str = wire(fields.String())
     state: str = wire(fields.String())
+    position: int | None = wire(fields.Integer(allow_none=True), None)
 
 
 @dataclass(kw_only=True)

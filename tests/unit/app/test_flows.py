@@ -148,3 +148,17 @@ def test_redis_faults_become_ours():
     client = connect("redis://127.0.0.1:1/0")
     with pytest.raises(Unavailable), redis_faults():
         client.ping()
+
+
+def test_sweep_forgets_a_node_that_signed_off_and_is_empty(world):
+    world.node()
+    world.running()
+    call = world.call("r")
+    world.results.claim(call, world.now)
+    world.nodes.leave("n1", "t")
+    assert sweep(world).run(1010) == 0, "it may be back within its time"
+    assert sweep(world).run(1016) == 1
+    assert world.nodes.get("n1"), "its sandbox is still there"
+    world.stop()
+    sweep(world).run(1017)
+    assert world.nodes.get("n1") is None

@@ -170,3 +170,21 @@ def test_a_large_text_comes_back_whole_and_is_dropped_with_the_call(running, len
     assert running.results.claim(call, 1003).word is ClaimWord.DONE
     assert running.results.load(call.call_id).body == {}
     assert not running.redis.exists(running.keys.bulk(call.call_id))
+
+
+def test_the_position_of_a_call_in_its_session(running):
+    """Calls of other sessions, of other sandboxes and without a session stand before nobody."""
+    running.running("s2")
+    body = {"command": "x", "session": "a"}
+    others = [
+        running.call("other-session", body={**body, "session": "b"}), running.call("one-off", route="execute"),
+        running.call("other-sandbox", sandbox_id="s2", body=body),
+    ]  # fmt: skip
+    calls = [running.call(f"r{number}", body=body) for number in range(4)]
+    for number, call in enumerate([calls[0], *others, *calls[1:]]):
+        running.results.claim(call, 1000 + number)
+    assert [running.results.position(call.call_id) for call in calls] == [0, 1, 2, 3]
+    assert [running.results.position(call.call_id) for call in others] == [0, None, 0]
+    running.results.complete(calls[0].call_id, {"status": "Success"}, 1010)
+    assert [running.results.position(call.call_id) for call in calls] == [None, 0, 1, 2]
+    assert running.results.position("0" * 32) is None

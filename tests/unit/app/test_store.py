@@ -195,6 +195,7 @@ def test_one_holder_per_node_id(world):
     assert not world.nodes.leave("n1", "t")
     assert world.nodes.leave("n1", "other")
     assert world.nodes.alive(world.now) == []
+    assert not world.nodes.is_lost(world.nodes.get("n1"), world.now), "its calls wait: it may only be restarting"
     world.node(token="third")
     assert [node.node_id for node in world.nodes.alive(world.now)] == ["n1"]
 

@@ -229,7 +229,29 @@ def test_an_acknowledged_call_is_forgotten(shell):
     call = shell.start("echo x")
     shell.end_of(call)
     shell.send([frame("ACK", call), frame("ASK", call)])
-    shell.says(call, "unknown")
+    shell.says(call, "reject")
+    assert shell.answer(call).reason == "past"
+    shell.send([frame("ASK", "0123456789")])
+    shell.says("0123456789", "unknown")
+
+
+@pytest.mark.parametrize(("verb", "target"), [("RUN", "s"), ("EXEC", "pipe")])
+def test_an_answered_call_never_runs_again(shell, verb, target):
+    """The host may have forgotten in a crash that it had the answer."""
+    call = shell.start("echo run >> $HOME/runs", target, verb)
+    shell.end_of(call)
+    for number in (1, 2):
+        shell.send([frame("ACK", call)])
+        shell.submit(call, "echo run >> $HOME/runs", target, verb)
+        shell.until(lambda n=number: shell.answer(call).words.count("reject") == n, "the refusal")
+    assert (shell.home / "runs").read_text() == "run\n"
+
+
+def test_only_the_latest_answered_calls_are_remembered(shell):
+    first = shell.start("true", "pipe", "EXEC")
+    shell.end_of(first)
+    shell.send([frame("ACK", first), *(frame("ACK", f"{number:010x}") for number in range(1000)), frame("ASK", first)])
+    shell.says(first, "unknown")
 
 
 def test_an_end_at_the_moment_of_the_keepers_own_clock_is_not_lost(shell):
