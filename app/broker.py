@@ -23,6 +23,8 @@ class NodeTask(StrEnum):
     STOP = "node.stop"
     DELETE = "node.delete"
     COMMIT = "node.commit"
+    WARM = "node.warm"
+    REMOVE_IMAGE = "node.remove_image"
     TRANSFER = "node.transfer"
     STATISTICS = "node.statistics"
 

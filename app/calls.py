@@ -26,6 +26,9 @@ class Route(StrEnum):
     RESTART = "restart"
     DELETE = "delete"
     COMMIT = "commit"
+    # For a node itself, not for a sandbox on it.
+    WARM = "warmup"
+    REMOVE_IMAGE = "remove_image"
     CREATE_SESSION = "create_session"
     RUN_IN_SESSION = "run_in_session"
     CLOSE_SESSION = "close_session"

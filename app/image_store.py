@@ -1,14 +1,19 @@
-"""Which images were made here, by whom, and where they are: a committed image exists on one node until it is pushed."""
+"""What is known of images: where a committed one is until it is pushed, and the calls that fetch and remove images on nodes."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
-from app.database import Client, redis_faults
+from app.calls import Call, CallState, Claim, encode, fingerprint
+from app.database import Client, Scripts, redis_faults
 from app.keys import Keys
 from app.records import NodeRecord
 from app.references import canonical
 from rock.errors import BadRequest, Forbidden
+
+# Seconds for which the progress of a warmup can be read.
+TASK_KEPT = 24 * 3600
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,12 @@ class Home:
 
 
 class ImageStore:
-    """The committed images. Names are compared in their canonical form."""
+    """The committed images, whose names are compared in their canonical form, and the calls about images."""
 
     def __init__(self, redis: Client, keys: Keys) -> None:
-        self._redis, self._key = redis, keys.images()
+        self._redis, self._key, self._keys = redis, keys.images(), keys
+        scripts = Scripts(redis)
+        self._post, self._patch = scripts.load("post"), scripts.load("patch")
 
     def note(self, image: str, home: Home) -> None:
         """Note a committed image, instead of an earlier one of that name."""
@@ -41,6 +48,20 @@ class ImageStore:
         with redis_faults():
             text = self._redis.hget(self._key, canonical(image))
         return Home(**json.loads(text)) if text else None
+
+    def note_task(self, task_id: str, owner: str, call_ids: Sequence[str]) -> None:
+        """Note what a warmup consists of."""
+        with redis_faults():
+            self._redis.set(self._keys.warmup(task_id), json.dumps([owner, list(call_ids)]), ex=TASK_KEPT)
+
+    def task(self, task_id: str) -> tuple[str, list[str]] | None:
+        """Return the owner and the calls of a warmup, None when it is unknown."""
+        with redis_faults():
+            text = self._redis.get(self._keys.warmup(task_id))
+        if not text:
+            return None
+        owner, calls = json.loads(text)
+        return owner, calls
 
     def narrow(self, nodes: Sequence[NodeRecord], image: str, owner: str) -> Sequence[NodeRecord]:
         """Return those of the nodes on which `owner` can start `image`: all, but for what was committed and not pushed.
@@ -61,3 +82,29 @@ class ImageStore:
                 field="image",
             )
         return there
+
+    def post(self, call: Call, now: float) -> Claim:
+        """Claim a call that is for `call.node` itself: NEW (to be sent), ATTACHED, DONE or CONFLICT."""
+        body = encode(call.body)
+        mark = fingerprint(call, body)
+        args: list[Any] = [now, mark, call.call_id]
+        for pair in call.to_hash(body, mark).items():
+            args += pair
+        with redis_faults():
+            return Claim.from_reply(
+                self._post([self._keys.call(call.call_id), self._keys.node_inflight(call.node)], args)
+            )
+
+    def tell(self, call_id: str, text: str) -> None:
+        """Note in words how far a call is, for those who read its progress."""
+        with redis_faults():
+            self._patch([self._keys.call(call_id)], ["state", CallState.RUNNING.value, "progress", text])
+
+    def progress(self, call_ids: list[str]) -> list[tuple[Call, str]]:
+        """Return those of the calls that are known, each with what was last told of it, in one round trip."""
+        with redis_faults():
+            pipe = self._redis.pipeline(transaction=False)
+            for call_id in call_ids:
+                pipe.hgetall(self._keys.call(call_id))
+            rows = zip(call_ids, pipe.execute(), strict=True)
+        return [(Call.from_hash(call_id, row), row.get("progress", "")) for call_id, row in rows if row]

@@ -72,6 +72,10 @@ class Keys:
         """Hash, committed image -> where it is (ImageStore). Entries go with their images (remove_image)."""
         return f"{self.prefix}images"
 
+    def warmup(self, task_id: str) -> str:
+        """String, JSON of a warmup's owner and calls (ImageStore). Expires after a day."""
+        return f"{self.prefix}warmup:{task_id}"
+
     def call(self, call_id: str) -> str:
         """Hash, one call and later its envelope. Written by ResultStore; expires after completion."""
         return f"{self.prefix}call:{call_id}"

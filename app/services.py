@@ -9,6 +9,7 @@ from app.commits import Commits
 from app.database import Client
 from app.dispatch import Dispatch
 from app.gem.environments import Environments
+from app.images import Images
 from app.lifecycle import Lifecycle
 from app.output import Output
 from app.results import ResultStore
@@ -26,6 +27,7 @@ class Services:
     afterlife: Afterlife
     roster: Roster
     commits: Commits
+    images: Images
     commands: Commands
     environments: Environments
     dispatch: Dispatch

@@ -16,6 +16,7 @@ from app.dispatch import Dispatch
 from app.gem.environments import Environments
 from app.gem.recipes import Recipes
 from app.image_store import ImageStore
+from app.images import Images
 from app.keys import Keys
 from app.letters import Letters
 from app.lifecycle import Lifecycle, Stores
@@ -50,6 +51,7 @@ def build(
         keyring=Keyring(config.auth.keys),
         lifecycle=lifecycle,
         afterlife=Afterlife(stores, dispatch, config.runtime),
+        images=Images(stores, dispatch),
         commits=Commits(stores, dispatch, zone),
         roster=Roster(stores, dispatch.clock, zone),
         commands=commands,

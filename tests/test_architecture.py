@@ -58,10 +58,10 @@ BROAD = (
     # Borders: here a fault becomes an envelope.
     *("app.api.reply", "app.gem.inside", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
-    *("workers", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
+    *("workers", "workers.background", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
 )
 """Modules that may catch everything."""
-LATER = ("metrics", "warmup")
+LATER = ("metrics",)
 """Configuration sections that the contract fixes, and whose parts do not exist yet."""
 
 

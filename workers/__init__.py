@@ -63,6 +63,8 @@ class Worker:
         if self.lifecycle:
             lifecycle = self.lifecycle
             _patiently(lifecycle.reaper.adopt)
+            if self.config.warmup.images:
+                lifecycle.images.warm_up(self.config.warmup.images)
             self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
             self._every("reaper", lifecycle.reaper.run)
             self._every("recover", lifecycle.recover)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from dataclasses import dataclass
 from zoneinfo import ZoneInfo
@@ -11,12 +10,14 @@ from zoneinfo import ZoneInfo
 from app import status
 from app.calls import Call
 from app.config import Config
+from app.database import DatabaseAway
 from app.image_store import Home, ImageStore
 from app.records import Commit, SandboxRecord
 from app.references import registry_of
 from app.results import ResultStore
 from app.store import SandboxStore
 from rock.errors import AlreadyExists, ImageAccess, Internal, RockError, SandboxGone, success
+from workers.background import Background
 from workers.deployments.abstract import AbstractDeployment, Credentials
 from workers.turns import Turns
 
@@ -48,34 +49,19 @@ class Commits:
         self._node, self._zone = config.node.id, ZoneInfo(config.log.time_zone)
         self._results, self._sandboxes, self._images = results, sandboxes, images
         self._deployment, self._turns = deployment, turns
-        self._room = threading.Semaphore(AT_ONCE)
-        self._lock = threading.Lock()
-        self._in_hand: set[str] = set()
+        self._background = Background(results, AT_ONCE, self._answer)
 
     def begin(self, call_id: str) -> None:
-        """NodeTask.COMMIT: take the call and carry it out in the background. Again while it is in hand: nothing happens."""
-        with self._lock:
-            if call_id in self._in_hand:
-                return
-            self._in_hand.add(call_id)
-        threading.Thread(target=self._run, args=(call_id,), name=f"commit {call_id}", daemon=True).start()
+        """NodeTask.COMMIT: take the call and carry it out in the background."""
+        self._background.begin(call_id)
 
-    def _run(self, call_id: str) -> None:
-        """Carry out one commit; whatever happens becomes its answer, or is tried again by the node's next look."""
-        try:
-            call = self._results.take(call_id, time.time())
-            record = self._sandboxes.get(call.sandbox_id) if call else None
-            if call is not None and record is not None:
-                with self._room:
-                    self._carry_out(call, record)
-            elif call is not None:
-                gone = SandboxGone(f"Sandbox {call.sandbox_id} is gone: nothing was committed")
-                self._results.fail(call_id, gone, time.time())
-        except Exception:
-            log.exception("commit failed call=%s", call_id)
-        finally:
-            with self._lock:
-                self._in_hand.discard(call_id)
+    def _answer(self, call: Call) -> None:
+        record = self._sandboxes.get(call.sandbox_id)
+        if record is not None:
+            self._carry_out(call, record)
+        else:
+            gone = SandboxGone(f"Sandbox {call.sandbox_id} is gone: nothing was committed")
+            self._results.fail(call.call_id, gone, time.time())
 
     def _carry_out(self, call: Call, record: SandboxRecord) -> None:
         commit = Commit(call.call_id, str(call.body["image_tag"]), started=call.created)
@@ -83,6 +69,8 @@ class Commits:
         try:
             self._work(call, commit.image_tag, stage)
             ended = commit.succeeded(time.time())
+        except DatabaseAway:
+            raise  # no failure of this commit's: it is done again
         except RockError as error:
             code = _CODES.get((stage.name, type(error)), f"{stage.name}_failed".upper())
             ended = commit.failed(_without(call, error), stage.name, code, time.time())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from app.references import split_reference
-from rock.errors import ImageNotFound, Internal, RockError, StartTimeout
+from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavailable
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
 from workers.deployments.faults import is_transient
@@ -107,7 +107,13 @@ class Images:
             continue  # progress; an error in it is raised
 
     def remove(self, image: str) -> bool:
-        """Remove an image, though containers may use it; True if the node had it."""
+        """Remove an image, though stopped containers may use it; True if the node had it.
+
+        Errors: Unavailable while sandboxes run from it: without its last name it would stay on the disk, and nobody could find it.
+        """
+        found = self._engine.image(image)
+        if found is not None and len(found.get("RepoTags") or ()) <= 1 and (users := self._engine.runs(found["Id"])):
+            raise Unavailable(f"image {image} is in use by {users} running sandboxes; remove it when they have stopped")
         self._facts.pop(image, None)
         return self._engine.remove_image(image)
 

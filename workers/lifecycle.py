@@ -24,6 +24,7 @@ from workers.agent import fail_start, undo_start
 from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
+from workers.image_calls import ImageCalls
 from workers.reaper import Reaper
 from workers.transfers import Transfers
 from workers.turns import Turns
@@ -55,6 +56,7 @@ class NodeLifecycle:
         self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
         self._transfers = Transfers(stores.results, stores.blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
+        self.images = ImageCalls(stores.results, stores.images, deployment)
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
@@ -70,6 +72,10 @@ class NodeLifecycle:
         """NodeTask.DELETE: remove what a stop has kept of a sandbox."""
         self._take(call_id, self._delete)
 
+    def remove_image(self, call_id: str) -> None:
+        """NodeTask.REMOVE_IMAGE: remove an image from the node."""
+        self._take(call_id, self.images.remove)
+
     def transfer(self, call_id: str) -> None:
         """NodeTask.TRANSFER: stream a large upload into the sandbox."""
         self._take(call_id, self._transfers.upload)
@@ -83,6 +89,7 @@ class NodeLifecycle:
         work: dict[str, Callable[[str], None]] = {
             Route.START.value: self.start, Route.RESTART.value: self.start, Route.STOP.value: self.stop,
             Route.DELETE.value: self.delete, Route.COMMIT.value: self.commits.begin,
+            Route.WARM.value: self.images.warm, Route.REMOVE_IMAGE.value: self.remove_image,
             Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._transfers.give_up,
         }  # fmt: skip
         taken = 0

@@ -26,6 +26,8 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
             NodeTask.STOP: lifecycle.stop,
             NodeTask.DELETE: lifecycle.delete,
             NodeTask.COMMIT: lifecycle.commits.begin,
+            NodeTask.WARM: lifecycle.images.warm,
+            NodeTask.REMOVE_IMAGE: lifecycle.remove_image,
             NodeTask.TRANSFER: lifecycle.transfer,
             NodeTask.STATISTICS: lifecycle.statistics,
         }

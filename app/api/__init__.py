@@ -1,6 +1,6 @@
 """The HTTP surface, on one screen: every route, what it takes, what it answers, and which function does it."""
 
-from app.api import afterlife, files, gem, health, results, roster, sandboxes, sessions
+from app.api import afterlife, files, gem, health, images, results, roster, sandboxes, sessions
 from app.api.endpoint import PREFIX, Endpoint
 from rock import actions
 
@@ -28,6 +28,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Begin to make an image of a sandbox; it is pushed when its name begins with a registry and credentials are given."),
     Endpoint("GET", "/commit/<sandbox_id>", None, actions.CommitStatusResponse, afterlife.commit_status,
              "Tell how a sandbox's last commit stands."),
+    Endpoint("POST", "/remove_image", actions.RemoveImageRequest, actions.RemoveImageResponse, images.remove,
+             "Remove an image from every node, or from one; one that is nowhere counts as removed."),
+    Endpoint("POST", "/warmup/tasks", actions.WarmupRequest, actions.WarmupResponse, images.warm,
+             "Begin to fetch images on every living node."),
+    Endpoint("GET", "/warmup/tasks/<task_id>", None, actions.WarmupResponse, images.progress,
+             "Tell how far a warmup is."),
     Endpoint("GET", "/sandboxes", None, actions.SandboxListResponse, roster.page,
              "List sandboxes, newest first, without renewing their leases.",
              query=("page", "page_size", "user_id", "experiment_id", "namespace", "image", "state")),

@@ -49,7 +49,8 @@ class FakeNode:
         """Register every task of a node."""
         verbs = {
             NodeTask.CALL: self.call, NodeTask.CANCEL: self.cancel, NodeTask.START: self.start, NodeTask.STOP: self.stop,
-            NodeTask.DELETE: self.delete, NodeTask.COMMIT: self.commit, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
+            NodeTask.DELETE: self.delete, NodeTask.COMMIT: self.commit, NodeTask.WARM: self.image,
+            NodeTask.REMOVE_IMAGE: self.image, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
         }  # fmt: skip
         for task, verb in verbs.items():
             celery.task(name=task.value, shared=False)(_function(verb))
@@ -141,6 +142,22 @@ class FakeNode:
         if not error:
             self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner))
         self.stores.results.complete(call.call_id, success(to_commit(call.sandbox_id, ended)), now)
+
+    def image(self, call_id: str) -> None:
+        """Fetch an image, unless it is `missing` (fails) or `slow` (is held); or remove it, if it is `here`."""
+        call = self.stores.results.take(call_id, time.time())
+        if call is None:
+            return
+        self.ran.append(call_id)
+        name = call.body["image"]
+        if call.route == "remove_image":
+            self.stores.results.complete(call_id, success({"removed": name == "here"}), time.time())
+        elif name == "slow":
+            self.stores.images.tell(call_id, "pulling slow: 1 of 2 layers")
+        elif name == "missing":
+            self.stores.results.fail(call_id, ImageNotFound("no such image: missing"), time.time())
+        else:
+            self.stores.results.complete(call_id, success({"message": f"image {name} is on the node"}), time.time())
 
     def call(self, call_id: str) -> None:
         call = self.stores.results.take(call_id, time.time())

@@ -86,7 +86,10 @@ def test_L16_a_commit_has_the_files_and_the_images_own_settings(api, engine, abs
     box.stop()
     other = api.start(image=tag)
     assert other.read("/deep/er/link").result["content"] == "data\n"
+    used = api.post("/remove_image", image=tag).result
+    assert used["removed"] == [] and "running sandboxes" in used["failed"][0]["error"], used
     other.stop()
+    assert len(api.post("/remove_image", image=tag).result["removed"]) == 1
 
 
 def test_a_stopped_sandbox_can_be_committed(api, absent):
@@ -188,3 +191,34 @@ def test_one_pull_serves_all_who_wait(api, private, absent):
         boxes = list(callers.map(lambda _: api.start(image=private, cpus=0.05, **LOGIN), range(6)))
     for box in boxes:
         box.stop()
+
+
+def test_warmup_from_the_cache_folder_and_removal(make_stack, engine_url, engine, absent, host, tmp_path):
+    """A node fetches what its configuration names when it starts; a saved image is loaded, and no registry asked."""
+    at_start, later = absent("rock-test/cached:1"), absent("rock-test/cached:2")
+    engine.images.get(ALPINE).tag("rock-test/cached", "1")
+    for name in (at_start, later):
+        with (tmp_path / f"{name.replace('/', '_').replace(':', '_')}.tar").open("wb") as file:
+            for chunk in engine.images.get(at_start).save(named=True):
+                file.write(chunk)
+    engine.images.remove(at_start, force=True)
+    variables = {"DOCKER_HOST": engine_url, "DOCKER_IMAGE_CACHE_DIR": str(tmp_path), "ROCK_WARMUP__IMAGES": at_start}
+    stack = make_stack(runtime="docker", variables=variables).start()
+    api = Api(stack.url)
+    until(lambda: [one for one in engine.images.list() if at_start in one.tags], 60, "the warmup")
+    private = f"{host}/private/none:1"
+    task = api.post("/warmup/tasks", images=[later, private]).result
+    done = until(lambda: (now := api.get(f"/warmup/tasks/{task['task_id']}").result)["state"] == "failed" and now)
+    assert [pull["state"] for pull in done["pulls"]] == ["success", "failed"]
+    assert private in done["pulls"][1]["message"]
+    box = api.start(image=later, pull="never")
+    box.stop()
+    for name in (at_start, later):
+        assert api.post("/remove_image", image=name).result["removed"] == [stack.node_id]
+        assert api.post("/remove_image", image=name, node=stack.node_id).result == {
+            "removed": [],
+            "failed": [],
+            "lost": [],
+        }
+    assert not [one for one in engine.images.list() if {at_start, later} & set(one.tags)]
+    stack.stop()

@@ -131,6 +131,11 @@ class Engine:
         answer = self._checked(wire.request(patient, "POST", path, body=body), doing)
         return str(json.loads(answer.text())["Id"])
 
+    def runs(self, image_id: str) -> int:
+        """Return how many running containers an image has."""
+        with self._border(Doing("look for containers of an image")):
+            return len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
+
     def remove_image(self, reference: str) -> bool:
         """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none."""
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from rock.actions.codec import dump, load, parse, revive, schema_of
 from rock.actions.envhub import EnvEntry, EnvNameRequest, GemSpec, ListEnvsRequest, RegisterEnvRequest
 from rock.actions.gem import EnvListResponse, EnvResetResponse, EnvSandboxResponse, EnvStepResponse
+from rock.actions.images import RemoveImageResponse, WarmupResponse
 from rock.actions.requests import (
     BashAction,
     BatchRequest,
@@ -49,7 +50,6 @@ from rock.actions.responses import (
     Phase,
     PhaseStatus,
     ReadFileResponse,
-    RemoveImageResponse,
     ResponseStatus,
     SandboxListResponse,
     StartResponse,
@@ -82,7 +82,7 @@ __all__ = [
     "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
-    "TerminalFrame", "TerminalRequest", "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WriteFileRequest",
+    "TerminalFrame", "TerminalRequest", "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WarmupResponse", "WriteFileRequest",
     "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "revive", "schema_of",
     "EnvListResponse", "EnvResetResponse", "EnvSandboxResponse", "EnvStepResponse", "GemSpec",
 ]  # fmt: skip

@@ -268,14 +268,6 @@ class CloseResponse:
 
 
 @dataclass(kw_only=True)
-class RemoveImageResponse:
-    """On which nodes an image was removed, and where that failed."""
-
-    removed: list[Any] = wire(fields.List(fields.Raw()), factory=list)
-    failed: list[Any] = wire(fields.List(fields.Raw()), factory=list)
-
-
-@dataclass(kw_only=True)
 class UnfinishedResponse:
     """How a call stands: GET /results/{request_id} has its end. `position`: the calls that its session runs before it, while it waits for them."""
 

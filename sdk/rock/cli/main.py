@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "proc": ("app.cli:proc", "Run one process of the service (what the Procfile calls)."),
     "worker": ("workers.cli:worker", "Join this machine as a node."),
     "sandbox": ("rock.cli.sandbox:sandbox", "Work with sandboxes."),
+    "image": ("rock.cli.image:image", "Fetch images on the nodes ahead of time, and remove them."),
     "envhub": ("rock.cli.envhub:envhub", "Which image an environment runs in: run the server, and ask it."),
 }
 

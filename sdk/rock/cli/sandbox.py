@@ -2,12 +2,15 @@
 
 import json
 import sys
+from contextlib import suppress
+from typing import Any
 
 import click
 
-from rock.actions import Command, dump
+from rock.actions import Command, SandboxListResponse, SandboxRequest, State, dump, parse
 from rock.cli.faults import faults
-from rock.errors import CommandFault
+from rock.errors import CommandFault, NotFound, RockError
+from rock.sdk import loop
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.sync import Sandbox
 
@@ -46,7 +49,8 @@ def sandbox() -> None:
 @click.option("--timeout", "seconds", type=float, default=COMMAND_SECONDS, show_default=True, help="Seconds.")
 def run(image: str, command: tuple[str, ...], memory: str, cpus: float, seconds: float) -> None:
     """Run COMMAND in a new sandbox of IMAGE, then throw the sandbox away; exits as COMMAND did."""
-    with faults(), Sandbox(SandboxConfig(image=image, memory=memory, cpus=cpus)) as started:
+    config = SandboxConfig(image=image, memory=memory, cpus=cpus, auto_delete_seconds=0)
+    with faults(), Sandbox(config) as started:
         code = _execute(started, command, seconds)
     sys.exit(code)
 
@@ -88,3 +92,58 @@ def stop(sandbox_id: str) -> None:
     """Stop a sandbox."""
     with faults():
         _attached(sandbox_id).stop()
+
+
+@sandbox.command()
+@click.option("--state", type=click.Choice([state.value for state in State]), help="Only those in this state.")
+@click.option("--user", "user_id", help="Only those of this user id.")
+@click.option("--experiment", "experiment_id", help="Only those of this experiment id.")
+@click.option("--namespace", help="Only those of this namespace.")
+@click.option("--image", help="Only those of this image.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ls(as_json: bool, **filters: str | None) -> None:
+    """List sandboxes, newest first: those that live, and those that have stopped and are kept."""
+    with faults():
+        rows = _rows({name: value for name, value in filters.items() if value})
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+        return
+    for row in rows:
+        shown = (row["sandbox_id"], row["state"], row["image"], row["host_name"], row["create_time"], row["message"])
+        click.echo("\t".join(str(cell or "-") for cell in shown))
+
+
+def _rows(filters: dict[str, str]) -> list[dict[str, Any]]:
+    """Return all rows of a list, page by page."""
+    transport, rows, page = SandboxConfig().transport(), [], 0
+    while True:
+        page += 1
+        answer = loop.run(transport.get("/sandboxes", {**filters, "page": str(page)}))
+        rows += answer["items"]
+        if not parse(SandboxListResponse, answer).has_more:
+            return rows
+
+
+@sandbox.command()
+@click.argument("sandbox_ids", nargs=-1, required=True)
+@click.option("--force", is_flag=True, help="Stop those that run.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def rm(sandbox_ids: tuple[str, ...], force: bool, as_json: bool) -> None:
+    """Delete stopped sandboxes with their files; exits with 1 if one could not be deleted."""
+    transport, failed = SandboxConfig().transport(), {}
+    for sandbox_id in sandbox_ids:
+        body = dump(SandboxRequest(sandbox_id=sandbox_id))
+        try:
+            if force:
+                with suppress(NotFound):
+                    loop.run(transport.post("/stop", body))
+            loop.run(transport.post("/delete", body))
+        except RockError as error:
+            failed[sandbox_id] = str(error)
+    if as_json:
+        click.echo(
+            json.dumps({"deleted": [one for one in sandbox_ids if one not in failed], "failed": failed}, indent=2)
+        )
+    for reason in () if as_json else failed.values():
+        click.echo(reason, err=True)
+    sys.exit(1 if failed else 0)

@@ -1,0 +1,65 @@
+"""What a node is asked to do with its images: fetch one ahead of time, remove one."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterable
+
+from app.calls import Call
+from app.database import DatabaseAway
+from app.image_store import ImageStore
+from app.results import ResultStore
+from rock.errors import RockError, success
+from workers.background import Background
+from workers.deployments.abstract import AbstractDeployment
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 3
+"""Images that are fetched ahead at the same time: starts share the line and the disk with them."""
+
+
+class ImageCalls:
+    """Carries out calls about images on one node."""
+
+    def __init__(self, results: ResultStore, store: ImageStore, deployment: AbstractDeployment) -> None:
+        self._results, self._store, self._deployment = results, store, deployment
+        self._pulls = Background(results, AT_ONCE, self._warm)
+
+    def warm(self, call_id: str) -> None:
+        """NodeTask.WARM: fetch an image in the background, unless it is here."""
+        self._pulls.begin(call_id)
+
+    def warm_up(self, images: Iterable[str]) -> threading.Thread:
+        """Fetch the images that the node's configuration names, one after the other, in a thread that is returned."""
+        thread = threading.Thread(target=self._warm_all, args=(list(images),), name="warmup", daemon=True)
+        thread.start()
+        return thread
+
+    def remove(self, call: Call) -> None:
+        """NodeTask.REMOVE_IMAGE: remove an image by force, and answer. Errors: what the engine refuses."""
+        removed = self._deployment.images.remove(str(call.body["image"]))
+        log.info("image removed image=%s was_here=%s", call.body["image"], removed)
+        self._results.complete(call.call_id, success({"removed": removed}), time.time())
+
+    def _warm(self, call: Call) -> None:
+        image = str(call.body["image"])
+        try:
+            self._deployment.prepare_image(image, progress=lambda text: self._store.tell(call.call_id, text))
+        except DatabaseAway:
+            raise  # no failure of this pull's: it is done again
+        except RockError as error:
+            log.warning("image could not be fetched ahead image=%s error=%s", image, error)
+            self._results.fail(call.call_id, error, time.time())
+        else:
+            self._results.complete(call.call_id, success({"message": f"image {image} is on the node"}), time.time())
+
+    def _warm_all(self, images: list[str]) -> None:
+        for image in images:
+            try:
+                self._deployment.prepare_image(image, progress=lambda text: log.info("warmup: %s", text))
+                log.info("warmup: image %s is on the node", image)
+            except RockError as error:
+                log.warning("warmup: image %s could not be fetched: %s", image, error)
