@@ -27,7 +27,7 @@ NODE_LABEL = "rock.node"
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for long runs by hand: `pytest tests/chaos --chaos-seconds 900`."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long processes are killed at random")
-    parser.addoption("--crowd", type=int, default=600, help="how many calls are in flight at once")
+    parser.addoption("--crowd", type=int, default=300, help="how many calls are in flight at once")
     parser.addoption("--chaos-seed", type=int, default=None, help="seed of the kills, to choose the same ones again")
 
 

