@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -99,6 +100,29 @@ def test_the_editor_and_the_network_are_out_of_the_agents_reach(engine_server, k
     assert network == "lo\n[exit code 0]"
     assert "[exit code 4]" in left
     assert "1" in after.splitlines() and "[exit code 0]" in after
+
+
+@pytest.fixture
+def image(engine):
+    """The image under a name that may be removed."""
+    name = f"rock-test/swe-{os.getpid()}:latest"
+    engine.images.get(swe_image.TAG).tag(*name.split(":"))
+    yield name
+    if present(engine, name):
+        engine.images.remove(name)
+
+
+def present(engine, name):
+    return any(name in one.tags for one in engine.images.list())
+
+
+def test_the_image_goes_with_its_task(engine, engine_server, image, caplog):
+    async def work(environment):
+        return await environment.step("execute_bash", {"command": "pwd"})
+
+    assert run(engine_server, swe_image.task(CACHE, image=image), work) == "/testbed\n[exit code 0]"
+    assert not present(engine, image) and present(engine, swe_image.TAG)
+    assert "LEAKED IMAGE" not in caplog.text
 
 
 def test_an_image_of_another_shape_says_what_is_missing(engine_server, keep):
