@@ -87,9 +87,8 @@ def test_the_verbs(server):
             done = await sandbox.execute("echo out; echo err >&2; exit 3")
             assert (done.stdout, done.stderr, done.exit_code) == ("out\n", "err\n", 3)
             assert (await sandbox.execute(["printf", "%s", "a  b"])).stdout == "a  b"
-            with pytest.raises(errors.CommandTimeout) as late:
-                await sandbox.execute_in_session("echo begun; sleep 60", "s", timeout=0.5)
-            assert late.value.details["output"] == "begun"
+            with pytest.raises(errors.CommandTimeout):
+                await sandbox.execute_in_session("sleep 60", "s", timeout=0.5)
             ended = await sandbox.execute_in_session("exit 4", "s")
             assert ended.exit_code == 4 and "ended" in ended.failure_reason
             with pytest.raises(errors.BadRequest, match="docker_args"):
