@@ -269,7 +269,9 @@ def _complete(config: Config) -> Config:
     )
     server = dataclasses.replace(server, data_dir=str(Path(server.data_dir).expanduser().resolve()))
     hub = config.envhub
-    hub = dataclasses.replace(hub, base_url=hub.base_url.rstrip("/") or f"http://127.0.0.1:{hub.port}")
+    hub = dataclasses.replace(
+        hub, db_url=parse_database(hub.db_url), base_url=hub.base_url.rstrip("/") or f"http://127.0.0.1:{hub.port}"
+    )
     return dataclasses.replace(config, redis=redis, node=node, server=server, envhub=hub)
 
 

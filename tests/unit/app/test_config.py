@@ -26,6 +26,11 @@ def test_defaults_need_no_file_and_no_environment(tmp_path, monkeypatch):
     assert config.auth.keys == ()
 
 
+def test_the_default_file_of_envhub_is_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert load(environ={}).envhub.db_url == str(tmp_path / ".rock" / "rock_envs.db")
+
+
 def test_the_environment_beats_the_file_and_the_long_name_beats_the_short(tmp_path):
     text = "server: {port: 1000, host: 127.0.0.2}\nnode: {labels: {cluster: zb}}"
     assert from_file(tmp_path, text).server.port == 1000
