@@ -262,3 +262,27 @@ def test_descriptors_do_not_pile_up(sandboxes):
     for _ in range(5):
         once()
     assert len(os.listdir("/proc/self/fd")) <= before + 2
+
+
+def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
+    sandbox_id, deployment = sandboxes.start(), sandboxes.deployment
+    tag = "localhost/rock-test/deployments-commit:1"
+    if not deployment.isolation:
+        with pytest.raises(BadRequest, match="no images"):
+            deployment.commit(sandbox_id, tag)
+        return
+    hand = sandboxes.hand(sandbox_id)
+    hand.ask("echo running >/state")
+    try:
+        for state in ("running", "stopped"):
+            if state == "stopped":
+                hand.ask("echo stopped >/state")
+                deployment.stop(sandbox_id)
+            deployment.commit(sandbox_id, tag)
+            assert deployment.images.has(tag)
+            other = sandboxes.start(image=tag)
+            assert printed(sandboxes, other, "read -r x </state; echo $x") == f"{state}\n"
+            deployment.remove(other)
+    finally:
+        assert deployment.images.remove(tag)
+    assert not deployment.images.has(tag) and not deployment.images.remove(tag)
