@@ -9,10 +9,10 @@ from app.calls import Claim, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.config import Runtime
 from app.dispatch import Dispatch, envelope
-from app.lifecycle import Stores
 from app.records import Event, PhaseName, SandboxRecord, State
 from app.results import refusal
-from rock.errors import BadRequest, NoCapacity, NodeLost, NotFound, RockError, Unavailable
+from app.stores import Stores
+from rock.errors import BadRequest, NoCapacity, NodeLost, NotFound, RockError
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ class Afterlife:
 
     def __init__(self, stores: Stores, dispatch: Dispatch, runtime: Runtime) -> None:
         self._sandboxes, self._nodes, self._results = stores.sandboxes, stores.nodes, stores.results
+        self._line = stores.line
         self._dispatch, self._limit = dispatch, runtime.start_timeout_seconds
 
     def restart(self, sandbox_id: str, ask: Ask) -> str:
@@ -41,7 +42,7 @@ class Afterlife:
         old, now = self._find(sandbox_id, ask), self._dispatch.clock()
         call = new_call(Route.RESTART, sandbox_id, {}, ask, now, self._limit)
         with self._results.expect(call.call_id) as waiter:
-            claim = self._sandboxes.create(_next_life(old, call.call_id, now), call, now, restarts=old.start_call)
+            claim = self._line.restart(_next_life(old, call.call_id, now), call, now, old.start_call)
             if claim.word is ClaimWord.DONE:
                 return claim.envelope
             if claim.word is ClaimWord.CONFLICT:
@@ -49,7 +50,7 @@ class Afterlife:
             if claim.word not in (ClaimWord.NEW, ClaimWord.ATTACHED):
                 raise self._refused(old, claim)
             if claim.word is ClaimWord.NEW:
-                self._send(old, call.call_id)
+                log.info("sandbox %s: restart on node %s, call %s", old.sandbox_id, old.node, call.call_id)
             return self._dispatch.await_answer(call, Claim(claim.word, old.node), waiter, None)
 
     def delete(self, sandbox_id: str, ask: Ask) -> str:
@@ -105,18 +106,6 @@ class Afterlife:
             f"{name}: node {old.node}, which has its files, is {node.state.value} and has no room for "
             f"{old.cpus:g} CPUs and {old.memory} bytes now; try again when a sandbox there has stopped", **about,
         )  # fmt: skip
-
-    def _send(self, old: SandboxRecord, call_id: str) -> None:
-        """Send a restart to its node; when the queue refuses, the sandbox is stopped as before."""
-        log.info("sandbox %s: restart on node %s, call %s", old.sandbox_id, old.node, call_id)
-        try:
-            self._dispatch.send(NodeTask.START, call_id, old.node)
-        except Unavailable as error:
-            self._sandboxes.transition(
-                old.sandbox_id, [State.PENDING], State.STOPPED, Event.START_FAILED, self._dispatch.clock(),
-                only_start=call_id, reason=error.message,
-            )  # fmt: skip
-            raise
 
 
 def _next_life(old: SandboxRecord, start_call: str, now: float) -> SandboxRecord:

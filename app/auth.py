@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from app.config_values import ApiKey
-from rock.errors import Unauthorized
+from rock.errors import Forbidden, Unauthorized
 
 # Headers that may carry a key, in the order in which they are looked at.
 KEY_HEADERS = ("X-API-Key", "X-Key")
@@ -57,6 +57,11 @@ class Keyring:
         if not found:
             raise Unauthorized("this API key is not known")
         return found[0]
+
+    def check_admin(self, identity: Identity) -> None:
+        """Refuse a caller who may not steer the service as a whole; without keys everyone may. Raises Forbidden."""
+        if self._known and not identity.admin:
+            raise Forbidden("this needs the API key of an admin (`key=owner:admin`)")
 
 
 def _digest(key: str) -> bytes:

@@ -60,7 +60,7 @@ class Call:
     sandbox_id: str
     # The dumped request. {} once the call is done: it may hold file contents or a registry password.
     body: dict[str, Any] = field(default_factory=dict, repr=False)
-    # Owning node; "" until the claim found it.
+    # Owning node; "" until the claim found it, or a start was placed.
     node: str = ""
     # Epoch seconds.
     created: float = 0.0
@@ -119,7 +119,7 @@ class ClaimWord(StrEnum):
     MISSING = "missing"
     STATE = "state"
     LOST = "lost"
-    # Starts: the sandbox id is taken; no room on that node.
+    # Starts: the sandbox id is taken. Restarts: there is nothing to restart; no room on its node.
     EXISTS = "exists"
     FULL = "full"
 
@@ -129,7 +129,7 @@ class Claim:
     """The answer to a claim."""
 
     word: ClaimWord
-    # NEW and ATTACHED: the owning node. LOST: the silent one.
+    # NEW and ATTACHED: the owning node, "" for a start that waits for room. LOST: the silent one.
     node: str = ""
     # DONE: the answer, as JSON text.
     envelope: str = ""

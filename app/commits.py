@@ -10,9 +10,9 @@ from app.broker import NodeTask
 from app.calls import Call, Claim, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.dispatch import Dispatch, envelope
-from app.lifecycle import Stores
 from app.records import Commit, SandboxRecord, State
 from app.references import registry_of, split_reference
+from app.stores import Stores
 from rock.actions import CommitPhase, CommitRequest, dump
 from rock.errors import AlreadyExists, BadRequest, NotFound, NotRunning, RockError, Unavailable
 

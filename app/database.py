@@ -82,12 +82,12 @@ class Scripts:
         self._client, self._pool = client, client.connection_pool
         self._idle: list[Any] = []
 
-    def load(self, name: str) -> Callable[[list[str], list[Any]], Any]:
-        """Return lua/<name>.lua as a callable `(keys, args)` that gives its reply or raises redis.RedisError.
+    def load(self, *parts: str) -> Callable[[list[str], list[Any]], Any]:
+        """Return lua/<part>.lua, of several one after the other, as a callable `(keys, args)` that gives its reply or raises redis.RedisError.
 
         It may run twice when a connection breaks, so each script is written to bear that. Raises OSError when the package is incomplete.
         """
-        careful = self._client.register_script(source(name))
+        careful = self._client.register_script("\n".join(source(part) for part in parts))
 
         def run(keys: list[str], args: list[Any]) -> Any:
             try:

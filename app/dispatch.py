@@ -11,7 +11,8 @@ from app.calls import Call, CallState, Claim, ClaimWord
 from app.inbox import Waiter
 from app.letters import Letters
 from app.nodes import Nodes
-from app.results import ResultStore
+from app.starts import fail_start, no_room
+from app.stores import Stores
 from app.sweep import overdue
 from app.watch import Watch
 from rock.errors import NotFound, Unavailable, success
@@ -25,10 +26,11 @@ class Dispatch:
     """Claims, sends and waits. Answers are JSON text, passed on as the node wrote them."""
 
     def __init__(
-        self, results: ResultStore, nodes: Nodes, watch: Watch, clock: Clock = time.time, letters: Letters | None = None
+        self, stores: Stores, nodes: Nodes, watch: Watch, clock: Clock = time.time, letters: Letters | None = None
     ) -> None:
         """`letters`: send with the claim where that is possible; None: always through `nodes`."""
-        self._results, self._nodes, self._watch, self.clock, self._letters = results, nodes, watch, clock, letters
+        self._stores, self._results = stores, stores.results
+        self._nodes, self._watch, self.clock, self._letters = nodes, watch, clock, letters
 
     def ask(
         self, call: Call, task: NodeTask, *, wait: float | None, admin: bool = False, need_running: bool = True
@@ -110,9 +112,14 @@ class Dispatch:
         if call.deadline is None or now < call.deadline:
             return call
         known = self.find(call.call_id, call.request_id)
-        error = overdue(known, now)
-        if error is not None:
-            self._results.fail(call.call_id, error, now, only_pending=known.state is CallState.PENDING)
+        if known.deadline is not None and now < known.deadline:
+            return known  # a start that has found room meanwhile
+        if known.is_start:
+            self._give_up_start(known, now)
+        else:
+            error = overdue(known, now)
+            if error is not None:
+                self._results.fail(call.call_id, error, now, only_pending=known.state is CallState.PENDING)
         # The node has it, and ends it itself: no limit of ours applies any more.
         return Call(**{**vars(known), "deadline": None})
 
@@ -127,6 +134,16 @@ class Dispatch:
             state = CallState.PENDING  # its node has it, but its session has not come to it
         waits = {"position": position} if state is CallState.PENDING and position is not None else {}
         return envelope({"request_id": request_id, "state": state.value, **waits})
+
+    def _give_up_start(self, call: Call, now: float) -> None:
+        """End a start whose time is over: it found no room, or its node says nothing."""
+        stores = self._stores
+        record, error = stores.sandboxes.get(call.sandbox_id), overdue(call, now)
+        if record is not None and record.start_call == call.call_id and record.waits:
+            waited = no_room(record, stores.nodes.alive(now), now - call.created)
+            fail_start(stores.sandboxes, stores.results, call, waited, now, only_waiting=True)
+        elif error is not None:
+            fail_start(stores.sandboxes, stores.results, call, error, now)
 
     def _unfinished(self, call_id: str, request_id: str) -> str:
         """Return the envelope of a call that goes on, or its answer if that has just come."""

@@ -8,9 +8,8 @@ from typing import Any
 from app.calls import Call, CallState, Claim, encode, fingerprint
 from app.database import Client, Scripts, redis_faults
 from app.keys import Keys
-from app.records import NodeRecord
 from app.references import canonical
-from rock.errors import BadRequest, Forbidden
+from rock.errors import Forbidden
 
 # Seconds for which the progress of a warmup can be read.
 TASK_KEPT = 24 * 3600
@@ -63,25 +62,18 @@ class ImageStore:
         owner, calls = json.loads(text)
         return owner, calls
 
-    def narrow(self, nodes: Sequence[NodeRecord], image: str, owner: str) -> Sequence[NodeRecord]:
-        """Return those of the nodes on which `owner` can start `image`: all, but for what was committed and not pushed.
+    def only_node(self, image: str, owner: str) -> str:
+        """Return the one node on which `owner` can start `image`, "" when any will do: only a commit that was not pushed is bound.
 
         Raises:
             Forbidden: it is another owner's; under a name that anybody might use it would pass for the real one.
-            BadRequest: the node that has it is not among `nodes`.
         """
         home = self.home(image)
         if home is None or home.pushed:
-            return nodes
+            return ""
         if home.owner != owner:
             raise Forbidden(f"image {image} was committed by another owner, who has not pushed it to a registry")
-        there = [node for node in nodes if node.node_id == home.node]
-        if not there:
-            raise BadRequest(
-                f"image {image} was committed on node {home.node}, which is lost, and was not pushed to a registry",
-                field="image",
-            )
-        return there
+        return home.node
 
     def post(self, call: Call, now: float) -> Claim:
         """Claim a call that is for `call.node` itself: NEW (to be sent), ATTACHED, DONE or CONFLICT."""

@@ -10,10 +10,10 @@ from app.broker import NodeTask
 from app.calls import Call, Claim, ClaimWord, Route, call_id
 from app.commands import Ask, new_call
 from app.dispatch import Dispatch
-from app.lifecycle import Stores
 from app.records import NodeRecord
 from app.references import split_reference
 from app.results import refusal
+from app.stores import Stores
 from rock.actions import RemoveImageRequest, WarmupRequest
 from rock.errors import BadRequest, Forbidden, NotFound, RockError, Unavailable, from_envelope
 

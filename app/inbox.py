@@ -74,12 +74,6 @@ class Waiter:
                 return found
         return None
 
-    def pause(self, timeout: float) -> bool:
-        """Wait up to `timeout` seconds for one announcement of a name that has no answer; True if it came."""
-        told = self._event.wait(timeout)
-        self._event.clear()
-        return told
-
 
 class Inbox:
     """The subscription and its waiters. Its thread starts with the first waiter, so that it survives a fork."""

@@ -76,6 +76,57 @@ class Keys:
         """String, JSON of a warmup's owner and calls (ImageStore). Expires after a day."""
         return f"{self.prefix}warmup:{task_id}"
 
+    def node_images(self, node_id: str) -> str:
+        """Set of the marks of the images that the node has (a hint for placement). Written by NodeStore."""
+        return f"{self.prefix}node:{node_id}:images"
+
+    def image_nodes(self, mark: str) -> str:
+        """Set of the nodes that have an image; the other direction of `node_images`."""
+        return f"{self.prefix}image:{mark}"
+
+    def pools(self) -> str:
+        """Set of the pools (cluster labels, "" for none) that have a node open for new sandboxes."""
+        return f"{self.prefix}pools"
+
+    def free_cpus(self, pool: str) -> str:
+        """Sorted set, open node of the pool -> its free thousandths of a CPU. Changes only together with `used_cpus`."""
+        return f"{self.prefix}pool:{pool}:cpus"
+
+    def free_memory(self, pool: str) -> str:
+        """Sorted set, open node of the pool -> its free bytes. Changes only together with `used_memory`."""
+        return f"{self.prefix}pool:{pool}:memory"
+
+    def route(self, mark: str) -> str:
+        """String, the node of a `route_key`; expires a day after its last start."""
+        return f"{self.prefix}route:{mark}"
+
+    def line(self, pool: str) -> str:
+        """Sorted set, waiting start (sandbox id) -> its turn. One line per wanted cluster, "" for none."""
+        return f"{self.prefix}line:{pool}"
+
+    def lines(self) -> str:
+        """Sorted set, line -> the turn of its head."""
+        return f"{self.prefix}lines"
+
+    def waiting(self) -> str:
+        """Sorted set, waiting start (sandbox id) -> when it gives up (epoch seconds)."""
+        return f"{self.prefix}waiting"
+
+    def turn(self) -> str:
+        """Counter, the turn that was given out last."""
+        return f"{self.prefix}turn"
+
+    def ledger(self) -> dict[str, str]:
+        """Return the names that the scripts on room and lines work with; `*` stands for a part found inside them."""
+        return {
+            "sandbox": self.sandbox("*"), "sandboxes": self.sandboxes(), "call": self.call("*"), "nodes": self.nodes(),
+            "node": self.node("*"), "node_stopped": self.node_stopped("*"), "node_sandboxes": self.node_sandboxes("*"), "node_leases": self.node_leases("*"),
+            "node_inflight": self.node_inflight("*"), "node_images": self.node_images("*"),
+            "image_nodes": self.image_nodes("*"), "pools": self.pools(), "free_cpus": self.free_cpus("*"),
+            "free_memory": self.free_memory("*"), "route": self.route("*"), "line": self.line("*"),
+            "lines": self.lines(), "waiting": self.waiting(), "turn": self.turn(),
+        }  # fmt: skip
+
     def call(self, call_id: str) -> str:
         """Hash, one call and later its envelope. Written by ResultStore; expires after completion."""
         return f"{self.prefix}call:{call_id}"

@@ -2,25 +2,24 @@
 
 import json
 import logging
-import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import tzinfo
 from typing import Any
 
 from app import status
 from app.broker import NodeTask
-from app.calls import Call, Claim, ClaimWord, Route
+from app.calls import Call, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.config import Runtime
 from app.dispatch import Dispatch, envelope
-from app.image_store import ImageStore
-from app.placement import Want, choose_node
-from app.records import Event, NodeRecord, SandboxRecord, State
-from app.results import ResultStore, refusal
-from app.store import NodeStore, SandboxStore
+from app.placement import line_of
+from app.records import Event, SandboxRecord, State
+from app.results import refusal
+from app.starts import fail_start
+from app.stores import Stores
 from rock.actions import StartRequest, dump
-from rock.errors import AlreadyExists, Cancelled, NoCapacity, NodeLost, NotFound, SandboxGone, Unavailable
+from rock.errors import AlreadyExists, Cancelled, NodeLost, NotFound, SandboxGone
 
 log = logging.getLogger(__name__)
 
@@ -39,28 +38,13 @@ _KEPT = (
     "auto_delete_seconds",
 )
 
-# Attempts to place while other processes take the room that was just seen.
-_RACES = 5
-# Seconds after which a start that waits for room looks again, should the notice of freed room be lost.
-_LOOK_AGAIN = 2.0
-
-
-@dataclass(frozen=True)
-class Stores:
-    """What the lifecycle reads and writes."""
-
-    sandboxes: SandboxStore
-    nodes: NodeStore
-    results: ResultStore
-    images: ImageStore
-
 
 class Lifecycle:
     """Starts, shows and stops sandboxes."""
 
     def __init__(self, stores: Stores, dispatch: Dispatch, runtime: Runtime, zone: tzinfo) -> None:
         self._sandboxes, self._nodes, self._results = stores.sandboxes, stores.nodes, stores.results
-        self._images = stores.images
+        self._line, self._images = stores.line, stores.images
         self._dispatch, self._runtime, self._zone = dispatch, runtime, zone
 
     def start(self, request: StartRequest, headers: Mapping[str, str], ask: Ask, *, at_once: bool = False) -> str:
@@ -68,24 +52,26 @@ class Lifecycle:
 
         Params:
             headers: user_id, experiment_id, namespace, cluster: kept with the sandbox.
-            at_once: answer as soon as it is placed (start_async), and do not wait for room.
+            at_once: answer now (start_async), whether it has a node already or waits for room.
         Raises:
-            RockError: it cannot be placed, its id is taken, or Unavailable.
+            RockError: no node could ever take it, its id is taken, or Unavailable.
         """
         now, limit = self._dispatch.clock(), request.startup_timeout or self._runtime.start_timeout_seconds
         call = self._start_call(request, ask, now, limit)
-        patience = 0.0 if at_once else min(limit, limit if ask.wait is None else ask.wait)
-        began = time.monotonic()
         with self._results.expect(call.call_id) as waiter:
-            record, claim = self._place(request, headers, call, patience)
+            claim = self._line.enter(self._record(request, headers, call), call, now)
+            if claim.word is ClaimWord.EXISTS:
+                raise AlreadyExists(f"Sandbox {call.sandbox_id} already exists", sandbox_id=call.sandbox_id)
+            if claim.word is ClaimWord.CONFLICT:
+                raise refusal(call, claim)
+            if claim.word is ClaimWord.NEW:
+                where = f"on node {claim.node}" if claim.node else "waits for room"
+                log.info("sandbox %s: start %s, call %s", call.sandbox_id, where, call.call_id)
             if claim.word is ClaimWord.DONE:
                 return claim.envelope
-            if claim.word is ClaimWord.NEW:
-                self._send_start(record)
             if at_once:
-                return envelope(status.to_start(record))
-            left = None if ask.wait is None else max(0.0, ask.wait - (time.monotonic() - began))
-            return self._dispatch.await_answer(call, Claim(claim.word, record.node), waiter, left)
+                return self._begun(call)
+            return self._dispatch.await_answer(call, claim, waiter, ask.wait)
 
     def is_alive(self, sandbox_id: str, ask: Ask) -> dict[str, Any]:
         """Return `{is_alive, message}`; an unknown id is just not alive. Prolongs the lease."""
@@ -119,6 +105,9 @@ class Lifecycle:
             self._end(record, "stopped while it was starting")
             gone = SandboxGone(f"Sandbox {sandbox_id} was stopped while it was starting", sandbox_id=sandbox_id)
             self._results.fail(record.start_call, gone, self._dispatch.clock())
+            record = self._sandboxes.get(sandbox_id) or record
+            if not record.node:
+                return envelope(f"Sandbox {sandbox_id} is stopped")
         elif record.state is not State.RUNNING:
             return envelope(f"Sandbox {sandbox_id} is stopped")
         if not alive:
@@ -129,90 +118,48 @@ class Lifecycle:
         """End a start that is under way: its caller is answered, and what it made is removed."""
         record, now = self._sandboxes.get(call.sandbox_id), self._dispatch.clock()
         if record is not None and record.start_call == call.call_id:
-            self._end(record, "the start was cancelled")
-            self._results.fail(call.call_id, Cancelled("the start was cancelled", sandbox_id=call.sandbox_id), now)
-            self._dispatch.nudge(NodeTask.CANCEL, call.call_id, record.node)
+            cancelled = Cancelled("the start was cancelled", sandbox_id=call.sandbox_id)
+            fail_start(self._sandboxes, self._results, call, cancelled, now, Event.STOP)
+            record = self._sandboxes.get(call.sandbox_id) or record
+            if record.node:
+                self._dispatch.nudge(NodeTask.CANCEL, call.call_id, record.node)
 
     def _start_call(self, request: StartRequest, ask: Ask, now: float, limit: float) -> Call:
         """Return the start's call. Its id names the sandbox when the caller does not, so a retry finds the same one."""
         body = {
             name: value for name, value in dump(request).items() if name not in ("request_id", "wait", "sandbox_id")
         }
-        # The node ends the start at its limit and says how far it came; this deadline is for when it does not.
         call = new_call(Route.START, request.sandbox_id or "", body, ask, now, limit)
-        return call if request.sandbox_id else Call(**{**vars(call), "sandbox_id": call.call_id})
+        # When it gives up waiting for room. A node that takes it gets a little longer, to say itself how far it came.
+        return replace(call, deadline=now + limit, sandbox_id=request.sandbox_id or call.call_id)
 
-    def _place(
-        self, request: StartRequest, headers: Mapping[str, str], call: Call, patience: float
-    ) -> tuple[SandboxRecord, Claim]:
-        """Reserve room and make the record, waiting up to `patience` seconds for room. Raises what placing refuses."""
-        end = time.monotonic() + patience
-        with self._results.freed() as freed:
-            while True:
-                try:
-                    return self._reserve(request, headers, call)
-                except NoCapacity:
-                    left = end - time.monotonic()
-                    if left <= 0 or self._results.inbox.released:
-                        raise
-                    freed.pause(min(left, _LOOK_AGAIN))
+    def _begun(self, call: Call) -> str:
+        """Return the StartResponse of a start that goes on, as an envelope's JSON text."""
+        record = self._sandboxes.get(call.sandbox_id)
+        if record is None or record.start_call != call.call_id:
+            return self._results.read(call.call_id) or envelope({"sandbox_id": call.sandbox_id})
+        return envelope(status.to_start(record))
 
-    def _reserve(self, request: StartRequest, headers: Mapping[str, str], call: Call) -> tuple[SandboxRecord, Claim]:
-        """Place once, choosing again when someone else was quicker."""
-        want = Want(request.cpus, request.memory_bytes(), request.route_key or "", headers.get("cluster", ""))
-        for _ in range(_RACES):
-            node = self._choose(call, want)
-            record = self._record(request, headers, call, node)
-            claim = self._sandboxes.create(record, call, self._dispatch.clock())
-            if claim.word is ClaimWord.EXISTS:
-                raise AlreadyExists(f"Sandbox {call.sandbox_id} already exists", sandbox_id=call.sandbox_id)
-            if claim.word is ClaimWord.CONFLICT:
-                raise refusal(call, claim)
-            if claim.word is not ClaimWord.FULL:
-                return record if claim.word is ClaimWord.NEW else self._known(call, record), claim
-        raise NoCapacity("others took the free room first; try again")
-
-    def _choose(self, call: Call, want: Want) -> NodeRecord:
-        """Return a node with room. A repeated start needs none: its own node, if it was placed before."""
-        known = self._sandboxes.get(call.sandbox_id)
-        alive = self._nodes.alive(self._dispatch.clock())
-        nodes = self._images.narrow(alive, str(call.body["image"]), call.owner)
-        if known is not None and (known.start_call == call.call_id or known.state in (State.PENDING, State.RUNNING)):
-            # The script answers (attached, done, exists) before it looks at the node.
-            return self._nodes.get(known.node) or choose_node(nodes, want)
-        return choose_node(nodes, want)
-
-    def _known(self, call: Call, record: SandboxRecord) -> SandboxRecord:
-        """Return the record that the first of several equal starts made."""
-        return self._sandboxes.get(call.sandbox_id) or record
-
-    def _record(self, request: StartRequest, headers: Mapping[str, str], call: Call, node: NodeRecord) -> SandboxRecord:
-        """Return the record of a sandbox that starts on `node`."""
+    def _record(self, request: StartRequest, headers: Mapping[str, str], call: Call) -> SandboxRecord:
+        """Return the record of a sandbox that is to start."""
         spec = dump(request)
         lease = request.lease_seconds(self._runtime.auto_clear_minutes * 60) if self._runtime.enable_auto_clear else 0.0
         asked = request.auto_delete_seconds
         return SandboxRecord(
-            sandbox_id=call.sandbox_id, owner=call.owner, node=node.node_id, cpus=request.cpus,
+            sandbox_id=call.sandbox_id, owner=call.owner, node="", cpus=request.cpus,
             memory=request.memory_bytes(), lease=lease, created=call.created,
             retention=self._runtime.keep_stopped_seconds if asked is None else float(asked), start_call=call.call_id,
             spec={name: spec[name] for name in _KEPT}, identity=dict(headers), route_key=request.route_key or "",
-            host_name=node.host_name, host_ip=node.host_ip, runtime=node.deployment,
+            line=line_of(headers.get("cluster", ""), self._images.only_node(request.image, call.owner)),
         )  # fmt: skip
 
-    def _send_start(self, record: SandboxRecord) -> None:
-        """Send a new sandbox to its node; when the queue refuses, the record and the reservation are undone."""
-        log.info("sandbox %s: start on node %s, call %s", record.sandbox_id, record.node, record.start_call)
-        try:
-            self._dispatch.send(NodeTask.START, record.start_call, record.node)
-        except Unavailable as error:
-            self._end(record, error.message, Event.START_FAILED)
-            raise
-
     def _touch(self, sandbox_id: str, ask: Ask) -> tuple[SandboxRecord, bool] | None:
-        """Return the record with its lease prolonged, and whether its node is alive."""
+        """Return the record with its lease prolonged, and whether its node is alive (true while it has none)."""
         now = self._dispatch.clock()
         found = self._sandboxes.touch(sandbox_id, now, ask.identity.owner, ask.identity.admin)
-        return (found[0], found[1] >= now - self._nodes.lost_after) if found else None
+        if found is None:
+            return None
+        return found[0], not found[0].node or found[1] >= now - self._nodes.lost_after
 
     def _end(self, record: SandboxRecord, reason: str, event: Event = Event.STOP) -> bool:
         """Move a living sandbox to stopped from here: its node has not started it, is lost, or never heard of it."""

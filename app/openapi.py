@@ -46,6 +46,8 @@ def describe(endpoints: Iterable[Endpoint]) -> str:
         for cls in (endpoint.request, endpoint.response):
             if cls is not None and cls not in known:
                 known.add(cls)
+                if cls.__name__ in spec.components.schemas:
+                    continue  # came along with one that holds it
                 spec.components.schema(cls.__name__, schema=schema_of(cls))
         path = re.sub(r"<(\w+)>", r"{\1}", endpoint.prefix + endpoint.path)
         spec.path(path=path, operations={endpoint.method.lower(): _operation(endpoint)})

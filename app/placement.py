@@ -1,85 +1,106 @@
-"""Which node a new sandbox goes to. Pure: nodes and wishes in, one node out."""
+"""Which node a new sandbox goes to: names that the choice works with, and what is said when there is none. Pure.
+
+The choice itself is app/lua/room.lua, one step with the reservation; who waits for room, and in which order, app/lua/line.lua. The rules:
+
+* A node with a label `cluster` takes starts of that cluster (header X-Cluster) and those that name none. A node without the label takes
+  every start: clients send a default of their own ("zb"), which must not keep them from a service of one machine.
+  A start that names a cluster prefers the nodes that carry its label.
+* A `route_key` leads to the node of its last start, as long as that can take the sandbox, else to another, which is then the key's.
+* Of the nodes that are left the freest is taken: that with room for most sandboxes of this size, by the scarcer of CPUs and memory.
+  One that has the image comes first, as long as it has at least half the room of the freest.
+* An image that was committed on a node and not pushed binds a start to that node.
+* More than any living node has is refused at once. A start that finds no room waits in the line of its cluster (or of its node), first come, first served,
+  until its startup_timeout. A node never takes a start while an earlier one waits that it could take: small ones do not starve a large one.
+"""
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from app.records import NodeRecord, NodeState, millicpus
-from rock.errors import BadRequest, NoCapacity
+from app.keys import check_name
+from app.records import NodeRecord, SandboxRecord
+from app.references import canonical
+from rock.errors import BadRequest, NoCapacity, RockError
 
-
-@dataclass(frozen=True)
-class Want:
-    """What a sandbox needs of its node."""
-
-    cpus: float
-    # Bytes.
-    memory: int
-    # Sandboxes with one key go to one node.
-    route_key: str = ""
-    # Label `cluster` of the nodes to prefer; a wish, see `choose_node`.
-    cluster: str = ""
+# Stands before the node of a start that is bound to it, where the cluster of any other would be; no cluster begins so.
+BOUND = "@"
 
 
-def choose_node(alive: Sequence[NodeRecord], want: Want) -> NodeRecord:
-    """Return the node for a sandbox.
+def pool_of(cluster: str) -> str:
+    """Return the pool of a cluster label as a part of a key; any label may come from outside."""
+    try:
+        return check_name(cluster, "cluster") if cluster else ""
+    except BadRequest:
+        return f"~{_digest(cluster)}"
 
-    A `route_key` always leads to the same node as long as the set of nodes stays the same, even when others have more
-    room: that is what it is for. Otherwise nodes of the wanted cluster come first, and among those the one that is left
-    with the largest free share. An unknown cluster is not an error: clients send a default of their own ("zb"), which
-    must not keep them from a service of one machine.
+
+def line_of(cluster: str, node: str = "") -> str:
+    """Return the line of a start: that of the cluster that it names, or of the only node that it can go to (`node`)."""
+    return BOUND + node if node else pool_of(cluster)
+
+
+def image_mark(image: str) -> str:
+    """Return the mark of an image, the same for its short and its full name. Raises BadRequest when it is no image's name."""
+    return _digest(canonical(image))
+
+
+def route_mark(owner: str, route_key: str) -> str:
+    """Return the mark of an owner's route key, "" for none."""
+    return _digest(f"{owner}\0{route_key}") if route_key else ""
+
+
+def too_large(record: SandboxRecord, cpus: float, memory: int, alive: int) -> RockError:
+    """Return the error for a start that no living node could ever take.
 
     Params:
-        alive: nodes with a fresh heartbeat, draining ones included.
-    Raises:
-        BadRequest: more is asked for than any node has.
-        NoCapacity: no node is alive, all are draining, or there is no room now.
+        cpus, memory: the most that one of them has.
+        alive: how many there are that are open to its cluster.
+    Returns:
+        BadRequest naming the field, or NoCapacity when there is no such node at all (one may join: sending it again can help).
     """
+    if not alive and record.line.startswith(BOUND):
+        node = record.line.removeprefix(BOUND)
+        return BadRequest(
+            f"image {record.spec.get('image')} was committed on node {node}, which is lost, and was not pushed to a registry",
+            field="image",
+        )
     if not alive:
-        raise NoCapacity("no node is alive; start one with `rock worker start`")
-    large = [node for node in alive if node.cpus >= want.cpus and node.memory >= want.memory]
+        cluster = record.identity.get("cluster")
+        which = f" that is open to cluster {cluster!r}" if cluster else ""
+        return NoCapacity(f"no node is alive{which}; start one with `rock worker start`")
+    if record.cpus > cpus:
+        text = f"cpus: {record.cpus:g} is more than any node has (at most {cpus:g})"
+    elif record.memory > memory:
+        text = f"memory: {record.memory} bytes is more than any node has (at most {memory} bytes)"
+    else:
+        text = f"cpus and memory: no one node has {record.cpus:g} CPUs and {record.memory} bytes together"
+    return BadRequest(text)
+
+
+def could_take(record: SandboxRecord, nodes: Sequence[NodeRecord]) -> list[NodeRecord]:
+    """Return those of the nodes that are large enough for the sandbox and open to its cluster, full or not."""
+    wanted, bound = record.line, record.line.startswith(BOUND)
+    return [
+        node for node in nodes
+        if (node.node_id == wanted.removeprefix(BOUND) if bound else not wanted or node.pool in ("", wanted))
+        and node.cpus >= record.cpus and node.memory >= record.memory
+    ]  # fmt: skip
+
+
+def shortage(record: SandboxRecord, alive: Sequence[NodeRecord], place: int) -> str:
+    """Return what keeps a waiting start waiting, in words; `place` is its place in line, `alive` all living nodes."""
+    large = could_take(record, alive)
+    open_ = [node for node in large if node.is_active]
+    wish = f"{record.cpus:g} CPUs and {record.memory} bytes are asked for"
     if not large:
-        raise BadRequest(_too_large(alive, want))
-    open_ = [node for node in large if node.state is NodeState.ACTIVE]
+        return f"{wish}; no living node is that large any more"
     if not open_:
-        raise NoCapacity("every node that is large enough is draining; resume one, or add one")
-    if want.route_key:
-        open_ = [max(open_, key=lambda node: _affinity(node.node_id, want.route_key))]
-    free = [node for node in open_ if node.fits(want.cpus, want.memory)]
-    if not free:
-        raise NoCapacity(_full(open_, want))
-    local = [node for node in free if want.cluster and node.labels.get("cluster") == want.cluster]
-    return max(local or free, key=lambda node: (_room(node, want), node.node_id))
+        return f"{wish}; every node that is large enough is draining"
+    cpus = max(node.cpus - node.used_cpus for node in open_)
+    memory = max(node.memory - node.used_memory for node in open_)
+    ahead = f"; {place - 1} starts are ahead in line" if place > 1 else ""
+    return f"{wish}; free on one node are at most {cpus:g} CPUs and {memory} bytes{ahead}"
 
 
-def _affinity(node_id: str, route_key: str) -> bytes:
-    """Return the node's weight for a key (rendezvous hashing: when a node leaves, only its own keys move)."""
-    return hashlib.sha256(f"{route_key}\0{node_id}".encode()).digest()
-
-
-def _room(node: NodeRecord, want: Want) -> float:
-    """Return the share of the node that is left after placing, by its scarcer resource."""
-    cpus = (millicpus(node.cpus) - millicpus(node.used_cpus) - millicpus(want.cpus)) / millicpus(node.cpus)
-    memory = (node.memory - node.used_memory - want.memory) / node.memory
-    return min(cpus, memory)
-
-
-def _too_large(nodes: Sequence[NodeRecord], want: Want) -> str:
-    """Return the message that says which field is beyond every node."""
-    cpus, memory = max(node.cpus for node in nodes), max(node.memory for node in nodes)
-    if want.cpus > cpus:
-        return f"cpus: {want.cpus:g} is more than any node has (at most {cpus:g})"
-    if want.memory > memory:
-        return f"memory: {want.memory} bytes is more than any node has (at most {memory} bytes)"
-    return f"cpus and memory: no one node has {want.cpus:g} CPUs and {want.memory} bytes together"
-
-
-def _full(nodes: Sequence[NodeRecord], want: Want) -> str:
-    """Return the message that says what is short."""
-    cpus = max(node.cpus - node.used_cpus for node in nodes)
-    memory = max(node.memory - node.used_memory for node in nodes)
-    where = f"the node of route_key {want.route_key!r}" if want.route_key else "any node"
-    return (
-        f"no room now: {want.cpus:g} CPUs and {want.memory} bytes are asked for; free on {where} are at most "
-        f"{cpus:g} CPUs and {memory} bytes; try again when a sandbox has stopped"
-    )
+def _digest(text: str) -> str:
+    """Return a short digest of any text, for use in a key."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:24]

@@ -60,7 +60,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 _JSON = ("spec", "identity", "port_mapping", "container", "commit")
 _NUMBERS = ("lease", "retention", "created", "expires", "started", "stopped", "deleted")
-_TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key")
+_TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key", "line")
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class SandboxRecord:
 
     sandbox_id: str
     owner: str
+    # "" while it waits for room.
     node: str
     # CPUs and bytes that are reserved on the node while the sandbox is in its `sandboxes` set.
     cpus: float
@@ -106,6 +107,15 @@ class SandboxRecord:
     commit: dict[str, Any] = field(default_factory=dict)
     phases: dict[str, dict[str, Any]] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    # The line that it waits in: the pool of the cluster that was asked for (placement.pool_of).
+    line: str = ""
+    # Its place there, from 1, while it waits for room; read with the record, never kept.
+    place: int = 0
+
+    @property
+    def waits(self) -> bool:
+        """True while it is starting and has no node yet."""
+        return self.state is State.PENDING and not self.node
 
     @property
     def kept(self) -> bool:
@@ -127,7 +137,7 @@ class SandboxRecord:
         fields: dict[str, Any] = {
             "owner": self.owner, "node": self.node, "cpus": millicpus(self.cpus), "memory": self.memory,
             "lease": self.lease, "retention": self.retention, "created": self.created, "state": self.state.value, "start_call": self.start_call,
-            "route_key": self.route_key, "expires": self.expires, "inflight": self.inflight, "started": self.started,
+            "route_key": self.route_key, "line": self.line, "expires": self.expires, "inflight": self.inflight, "started": self.started,
             "stopped": self.stopped, "deleted": self.deleted, "stop_event": self.stop_event, "reason": self.reason, "host_name": self.host_name,
             "host_ip": self.host_ip, "runtime": self.runtime, "history": ",".join(map(json.dumps, self.history)),
         }  # fmt: skip
@@ -205,18 +215,20 @@ class NodeRecord:
     host_ip: str = ""
     # Further facts for people (engine version, started, …), texts.
     info: dict[str, str] = field(default_factory=dict)
+    # The pool of its cluster label (placement.pool_of); "" takes every start.
+    pool: str = ""
 
-    def fits(self, cpus: float, memory: int) -> bool:
-        """Return whether `cpus` and `memory` bytes are free."""
-        free_cpus = millicpus(self.cpus) - millicpus(self.used_cpus)
-        return millicpus(cpus) <= free_cpus and memory <= self.memory - self.used_memory
+    @property
+    def is_active(self) -> bool:
+        """True when it takes new sandboxes, as far as it is up to people."""
+        return self.state is NodeState.ACTIVE
 
     def to_hash(self) -> dict[str, str]:
         """Return what a registration writes: not the reservations, state and heartbeat, which are not the node's."""
         return {
             "cpus": str(millicpus(self.cpus)), "memory": str(self.memory), "labels": json.dumps(self.labels),
             "deployment": self.deployment, "host_name": self.host_name, "host_ip": self.host_ip,
-            "info": json.dumps(self.info), "left": "",
+            "info": json.dumps(self.info), "pool": self.pool, "left": "",
         }  # fmt: skip
 
     @classmethod
@@ -228,7 +240,7 @@ class NodeRecord:
             labels=json.loads(fields.get("labels") or "{}"), state=NodeState(fields.get("state", "active")),
             heartbeat=float(fields.get("heartbeat") or 0), deployment=fields.get("deployment", ""),
             host_name=fields.get("host_name", ""), host_ip=fields.get("host_ip", ""),
-            info=json.loads(fields.get("info") or "{}"), left=bool(fields.get("left")),
+            info=json.loads(fields.get("info") or "{}"), pool=fields.get("pool", ""), left=bool(fields.get("left")),
         )  # fmt: skip
 
 

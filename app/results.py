@@ -172,14 +172,12 @@ class ResultStore:
         envelope: dict[str, Any] | None = json.loads(text) if text else None
         return envelope
 
-    def freed(self) -> Waiter:
-        """Return a context whose `pause` ends when some node has got capacity back."""
-        return self.inbox.expect("freed")
-
-    def inflight(self, node: str) -> list[str]:
-        """Return the ids of the calls that `node` has not answered, oldest first."""
+    def inflight(self, node: str, before: float | None = None) -> list[str]:
+        """Return the ids of the calls that `node` has not answered, oldest first; only those it was given until `before`."""
         with redis_faults():
-            return self._redis.zrange(self._keys.node_inflight(node), 0, -1)
+            return self._redis.zrangebyscore(
+                self._keys.node_inflight(node), "-inf", "+inf" if before is None else before
+            )
 
     def close(self) -> None:
         """End the subscription; waiters still inside return None at their own timeouts."""

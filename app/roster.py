@@ -8,8 +8,8 @@ from typing import Any
 from app import status
 from app.auth import Identity
 from app.dispatch import Clock
-from app.lifecycle import Stores
 from app.records import SandboxRecord, State
+from app.stores import Stores
 
 # What a list may be narrowed to, and where a record has it.
 FILTERS = ("user_id", "experiment_id", "namespace", "image", "state")

@@ -8,13 +8,14 @@ from app.commands import Commands
 from app.commits import Commits
 from app.database import Client
 from app.dispatch import Dispatch
+from app.fleet import Fleet
 from app.gem.environments import Environments
 from app.images import Images
 from app.lifecycle import Lifecycle
+from app.node_store import NodeStore
 from app.output import Output
 from app.results import ResultStore
 from app.roster import Roster
-from app.store import NodeStore
 from app.watch import Watch
 
 
@@ -34,6 +35,7 @@ class Services:
     results: ResultStore
     output: Output
     nodes: NodeStore
+    fleet: Fleet
     watch: Watch
     redis: Client
     # Bytes.

@@ -70,16 +70,25 @@ def phases(record: SandboxRecord, zone: tzinfo = UTC) -> dict[str, dict[str, Any
         for stamp in ("started_at", "completed_at"):
             phase[stamp] = iso(float(phase[stamp] or 0), zone)
         shown[name.value] = phase
+    if record.waits:
+        shown[PhaseName.IMAGE_PULL.value]["message"] = _waits(record)
     return shown
 
 
 def message(record: SandboxRecord, node_alive: bool) -> str:
     """Return in words how the sandbox is."""
+    if record.waits:
+        return f"{record.state.value} {_waits(record)}"
     if record.state in (State.PENDING, State.RUNNING) and not node_alive:
         return f"node {record.node} does not answer (node lost)"
     if record.state is State.RUNNING:
         return "running" if record.runtime != "local" else "running as plain processes of the node: no isolation"
     return " ".join(filter(None, [record.state.value, record.stop_event and f"({record.stop_event})", record.reason]))
+
+
+def _waits(record: SandboxRecord) -> str:
+    """Return in words where a start is that has no node yet."""
+    return "waiting for capacity" + (f": position {record.place}" if record.place else "")
 
 
 def to_start(record: SandboxRecord) -> dict[str, Any]:

@@ -1,71 +1,43 @@
-"""Sandboxes and nodes in Redis. Each change is one Lua script (app/lua), so that no half of it is ever seen."""
+"""Sandboxes in Redis. Each change is one Lua script (app/lua), so that no half of it is ever seen."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.calls import Call, Claim, bulk_apart, encode, fingerprint
 from app.database import Client, Scripts, redis_faults
 from app.keys import Keys
+from app.line import Line
 from app.records import (
     TRANSITIONS,
     Commit,
     Event,
-    NodeRecord,
     PhaseName,
     PhaseStatus,
     SandboxRecord,
     State,
-    millicpus,
     phase_field,
 )
-from rock.errors import AlreadyExists, NodeLost
 
 # Named here because inside the classes `list` is a method.
 Ids = list[str]
 Records = list[SandboxRecord]
-NodeRecords = list[NodeRecord]
 
 
 class SandboxStore:
     """Records, leases and reservations of sandboxes."""
 
-    def __init__(self, redis: Client, keys: Keys, lost_after: float = 15.0, keep_stopped: float = 3600.0) -> None:
+    def __init__(self, redis: Client, keys: Keys, line: Line, keep_stopped: float = 3600.0) -> None:
         """
         Params:
             redis: client with decoded responses.
-            lost_after: seconds without a heartbeat after which a node takes nothing new.
+            line: makes sandboxes, and lets the next go when one ends.
             keep_stopped: seconds for which the record of an ended sandbox can still be read.
         """
-        self._redis, self._keys = redis, keys
-        self._lost_after, self._keep_stopped = lost_after, keep_stopped
+        self._redis, self._keys, self._line, self._keep_stopped = redis, keys, line, keep_stopped
         scripts = Scripts(redis)
-        self._create, self._transition = scripts.load("create"), scripts.load("transition")
+        self._transition = scripts.load("room", "line", "transition")
         self._renew, self._expired, self._patch = (scripts.load(name) for name in ("renew", "expired", "patch"))
-
-    def create(self, record: SandboxRecord, call: Call, now: float, *, restarts: str = "") -> Claim:
-        """Make a pending sandbox: its record, the reservation on `record.node` and its start call, or nothing.
-
-        Params:
-            record: must carry `start_call=call.call_id`.
-            now: epoch seconds.
-            restarts: the start call of the ended life that this one goes on from, on the same node; it must still be stopped.
-        Returns:
-            Claim with word NEW, ATTACHED, DONE, CONFLICT (request id used for something else),
-            EXISTS (id taken, or nothing to restart) or FULL (no room left on that node, or it is silent or draining).
-        """
-        keys, body = self._keys, encode(bulk_apart(call.body)[0])
-        mark = fingerprint(call, body)
-        fields = record.to_hash()
-        args: list[Any] = [now, mark, call.owner, call.call_id, record.sandbox_id, millicpus(record.cpus)]
-        args += [record.memory, now - self._lost_after, restarts, len(fields), *_flat(fields)]
-        args += _flat(replace(call, node=record.node).to_hash(body, mark))
-        names = [keys.call(call.call_id), keys.sandbox(record.sandbox_id), keys.node(record.node)]
-        names += [keys.node_sandboxes(record.node), keys.node_inflight(record.node), keys.sandboxes()]
-        names += [keys.node_stopped(record.node)]
-        with redis_faults():
-            return Claim.from_reply(self._create(names, args))
 
     def get(self, sandbox_id: str) -> SandboxRecord | None:
         """Return the record, or None when there is none. Reading changes nothing."""
@@ -79,26 +51,29 @@ class SandboxStore:
         return found[0] if found else None
 
     def touch(self, sandbox_id: str, now: float, owner: str, admin: bool) -> tuple[SandboxRecord, float] | None:
-        """As `renew`; also returns the last heartbeat (epoch seconds) of the node that has the sandbox."""
-        args = [sandbox_id, now, owner, int(admin), self._keys.node_leases("*"), self._keys.node("*")]
+        """As `renew`; also returns the last heartbeat (epoch seconds, 0 without a node) of the node that has the sandbox."""
+        keys = self._keys
+        args = [sandbox_id, now, owner, int(admin), keys.node_leases("*"), keys.node("*"), keys.line("*")]
         with redis_faults():
             reply = self._renew([self._keys.sandbox(sandbox_id)], args)
         if not reply:
             return None
         fields = dict(zip(reply[0][::2], reply[0][1::2], strict=True))
-        return SandboxRecord.from_hash(sandbox_id, fields), float(reply[1])
+        return replace(SandboxRecord.from_hash(sandbox_id, fields), place=int(reply[2])), float(reply[1])
 
     def transition(
         self, sandbox_id: str, allowed_from: Iterable[State], to: State, event: Event, now: float,
-        *, only_start: str = "", only_expired: bool = False, reason: str = "", **fields: str,
+        *, only_start: str = "", only_expired: bool = False, only_waiting: bool = False, reason: str = "", **fields: str,
     ) -> bool:  # fmt: skip
         """Move a sandbox to state `to`, if it is in one of `allowed_from`.
 
-        Leaving for a state that needs no resources removes the lease and gives the capacity back, once.
+        Leaving for a state that needs no resources removes the lease and gives the capacity (or the place in line) back,
+        once; whose turn it is then goes.
 
         Params:
             only_start: move only the life that this start call began (an id may be used again).
             only_expired: move only if the lease is over and no call is in flight (the reaper's check).
+            only_waiting: move only if it still waits for room.
             reason: why, in words; kept with the record ("": what is there stays).
             fields: further record fields to set.
         Returns:
@@ -109,12 +84,14 @@ class SandboxStore:
         sources = sorted(state.value for state in allowed_from)
         if any(to not in TRANSITIONS[State(source)] for source in sources):
             raise ValueError(f"no such transition: {sources} -> {to.value}")
-        keys = self._keys
-        args = [sandbox_id, ",".join(sources), to.value, event.value, now, only_start, int(only_expired)]
-        args += [int(self._keep_stopped), keys.node("*"), keys.node_sandboxes("*"), keys.node_leases("*"), keys.done()]
-        args += [keys.node_stopped("*"), int(event.is_death), *(("reason", reason) if reason else ()), *_flat(fields)]
+        args = [*self._line.arguments(now), sandbox_id, ",".join(sources), to.value, event.value, only_start]
+        args += [int(only_expired), int(only_waiting), int(self._keep_stopped), int(event.is_death)]
+        args += [*(("reason", reason) if reason else ()), *_flat(fields)]
         with redis_faults():
-            return self._transition([keys.sandbox(sandbox_id)], args) == "ok"
+            word = self._transition([self._keys.sandbox(sandbox_id)], args)
+        if word == "freed":
+            self._line.freed(now)
+        return word in ("ok", "freed")
 
     def set_phase(
         self, sandbox_id: str, phase: PhaseName, status: PhaseStatus, message: str, now: float, only_start: str = ""
@@ -199,94 +176,6 @@ class SandboxStore:
             found = pipe.execute()
         pairs = zip(wanted, found, strict=True)
         return [SandboxRecord.from_hash(sandbox_id, fields) for sandbox_id, fields in pairs if fields]
-
-
-class NodeStore:
-    """Records and heartbeats of nodes."""
-
-    def __init__(self, redis: Client, keys: Keys, lost_after: float = 15.0) -> None:
-        """`lost_after`: seconds without a heartbeat after which a node counts as lost."""
-        self._redis, self._keys, self.lost_after = redis, keys, lost_after
-        scripts = Scripts(redis)
-        self._register, self._patch, self._forget = (scripts.load(name) for name in ("register", "patch", "forget"))
-
-    def register(self, node_id: str, token: str, record: NodeRecord, now: float) -> None:
-        """Take the id `node_id` for the holder of `token` (one per worker life, shared by its processes).
-
-        Raises AlreadyExists while another living holder has it.
-        """
-        args = [node_id, token, now, now - self.lost_after, *_flat(record.to_hash())]
-        with redis_faults():
-            taken = self._register([self._keys.node(node_id), self._keys.nodes()], args)
-        if not taken:
-            raise AlreadyExists(
-                f"node id {node_id!r} is held by another living worker; choose another id, or end that worker "
-                f"(a dead one frees the id after {self.lost_after:g} s)",
-                node=node_id,
-            )
-
-    def heartbeat(self, node_id: str, token: str, now: float, info: Mapping[str, str] | None = None) -> None:
-        """Say that the node lives, and update its facts. Raises NodeLost when another holder has taken the id."""
-        fields = {"heartbeat": str(now), **({"info": json.dumps(dict(info))} if info is not None else {})}
-        with redis_faults():
-            held = self._patch([self._keys.node(node_id)], ["token", token, *_flat(fields)])
-        if not held:
-            raise NodeLost(f"node id {node_id!r} was taken over by another worker, or forgotten", node=node_id)
-
-    def leave(self, node_id: str, token: str) -> bool:
-        """Give the id back at a clean end; True if `token` held it. Reservations stay with the sandboxes.
-
-        It gets no new sandboxes. Its calls wait for it as they would after a crash: it may only be restarting.
-        """
-        with redis_faults():
-            args = ["token", token, "token", "", "left", "1"]
-            return self._patch([self._keys.node(node_id)], args) == 1
-
-    def get(self, node_id: str) -> NodeRecord | None:
-        """Return the record of `node_id`, or None."""
-        with redis_faults():
-            fields = self._redis.hgetall(self._keys.node(node_id))
-        return NodeRecord.from_hash(node_id, fields) if "cpus" in fields else None
-
-    def list(self) -> NodeRecords:
-        """Return all nodes, sorted by id, in two round trips."""
-        with redis_faults():
-            ids = sorted(self._redis.smembers(self._keys.nodes()))
-            pipe = self._redis.pipeline(transaction=False)
-            for node_id in ids:
-                pipe.hgetall(self._keys.node(node_id))
-            found = pipe.execute()
-        pairs = zip(ids, found, strict=True)
-        return [NodeRecord.from_hash(node_id, fields) for node_id, fields in pairs if "cpus" in fields]
-
-    def alive(self, now: float) -> NodeRecords:
-        """Return the nodes that can be given something at `now`."""
-        return [node for node in self.list() if self.is_alive(node, now)]
-
-    def is_alive(self, node: NodeRecord, now: float) -> bool:
-        """Return whether `node` works: not silent, and not signed off."""
-        return not node.left and not self.is_lost(node, now)
-
-    def is_lost(self, node: NodeRecord, now: float) -> bool:
-        """Return whether `node` has been silent for so long that its calls are given up."""
-        return node.heartbeat < now - self.lost_after
-
-    def heartbeats(self, node_ids: Ids) -> dict[str, float]:
-        """Return the last heartbeat (epoch seconds, 0 = none) of each node, in one round trip."""
-        with redis_faults():
-            pipe = self._redis.pipeline(transaction=False)
-            for node_id in node_ids:
-                pipe.hget(self._keys.node(node_id), "heartbeat")
-            beats = pipe.execute()
-        return {node_id: float(beat or 0) for node_id, beat in zip(node_ids, beats, strict=True)}
-
-    def forget(self, node_id: str, before: float) -> bool:
-        """Drop a node that was last seen before `before` and holds nothing; True if dropped."""
-        keys = self._keys
-        names = [keys.node(node_id), keys.node_sandboxes(node_id), keys.node_inflight(node_id), keys.nodes()]
-        with redis_faults():
-            names += [keys.node_leases(node_id), keys.node_stopped(node_id)]
-            return self._forget(names, [node_id, before]) == 1
 
 
 def _flat(fields: Mapping[str, Any]) -> list[Any]:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.node_store import NodeStore
 from app.results import ResultStore
-from app.store import NodeStore
 from rock.errors import NodeLost, RockError
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ class Watch:
 
     @contextmanager
     def over(self, call_id: str, node: str) -> Iterator[None]:
-        """Watch `node` on behalf of the call while the context lasts."""
+        """Watch `node` ("": the one that a waiting start will be given) on behalf of the call while the context lasts."""
         entry = (node, call_id)
         with self._lock:
             self._calls[entry] = self._calls.get(entry, 0) + 1
@@ -58,12 +58,21 @@ class Watch:
             entries = list(self._calls)
         if not entries:
             return []
+        entries = self._with_nodes(entries)
         beats = self._nodes.heartbeats(sorted({node for node, _ in entries}))
         lost = {node for node, beat in beats.items() if beat < now - self._nodes.lost_after}
         gone = [(node, call_id) for node, call_id in entries if node in lost]
         for node, call_id in gone:
             self._results.fail(call_id, node_lost(node), now)
         return [call_id for _, call_id in gone]
+
+    def _with_nodes(self, entries: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Return the entries with the nodes that starts have been given meanwhile, without those that still wait for one."""
+        waiting = [call_id for node, call_id in entries if not node]
+        if not waiting:
+            return entries
+        placed = [(call.node, call.call_id) for call in self._results.heads(waiting) if call.node]
+        return [entry for entry in entries if entry[0]] + placed
 
     def _run(self) -> None:
         """Tick until closed."""

@@ -10,29 +10,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from celery import Celery
+from celery.worker import state
 
 from app.blobs import BlobStore
 from app.broker import make_celery
 from app.config import Config
 from app.database import connect
-from app.image_store import ImageStore
 from app.keys import Keys
+from app.node_store import NodeStore
 from app.nodes import Nodes
-from app.results import ResultStore
-from app.store import NodeStore, SandboxStore
+from app.stores import make_stores
 from app.sweep import Sweep
 from rock.errors import RockError
 from rock.settings import with_prefix
 from workers.agent import Coroner, NodeAgent
 from workers.deployments.abstract import AbstractDeployment, ContainerEvent
 from workers.deployments.manager import DeploymentManager
-from workers.heartbeat import Heartbeat
+from workers.heartbeat import Heartbeat, wait_for_id
 from workers.keeper import BOOT_ARGV
-from workers.lifecycle import NodeLifecycle, Stores
+from workers.lifecycle import NodeLifecycle
 from workers.relay import Relay
 from workers.tasks import register
 
 log = logging.getLogger(__name__)
+
+IMAGES_EVERY = 60.0
+"""Seconds between two looks at which images the engine has."""
 
 
 @dataclass
@@ -43,6 +46,7 @@ class Worker:
     config: Config
     deployment: AbstractDeployment
     description: str
+    nodes: NodeStore
     agent: NodeAgent | None = None
     lifecycle: NodeLifecycle | None = None
     relay: Relay | None = None
@@ -62,12 +66,20 @@ class Worker:
             self._every("recover", self.agent.recover)
         if self.lifecycle:
             lifecycle = self.lifecycle
+            if not wait_for_id(self.config, self.nodes, self._stopping):
+                return
             _patiently(lifecycle.reaper.adopt)
             if self.config.warmup.images:
                 lifecycle.images.warm_up(self.config.warmup.images)
             self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
             self._every("reaper", lifecycle.reaper.run)
             self._every("recover", lifecycle.recover)
+            _patiently(lifecycle.tell_images)
+            self._every("images", lifecycle.tell_images, IMAGES_EVERY)
+
+    def _stopping(self) -> bool:
+        """Return whether this process was told to end; Celery's signal handler only notes it."""
+        return self._stop.is_set() or state.should_stop not in (None, False)
 
     def close(self) -> None:
         """End the threads; sandboxes and their commands go on."""
@@ -84,9 +96,9 @@ class Worker:
         if event.event in ("die", "destroy") and self.relay:
             self.relay.examine(event.sandbox_id)
 
-    def _every(self, name: str, work: Callable[[float], object]) -> None:
+    def _every(self, name: str, work: Callable[[float], object], seconds: float | None = None) -> None:
         def loop() -> None:
-            while not self._stop.wait(self.config.node.sweep_seconds):
+            while not self._stop.wait(seconds or self.config.node.sweep_seconds):
                 _patiently(work)
 
         self._spawn(name, loop)
@@ -118,27 +130,23 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     """
     keys = Keys(config.redis.prefix)
     redis = connect(config.redis.url)
-    lost_after = config.node.lost_after_seconds
-    results = ResultStore(redis, keys, lost_after, config.runtime.result_ttl_seconds)
-    sandboxes = SandboxStore(redis, keys, lost_after, config.runtime.stop_retention_seconds)
-    node_store = NodeStore(redis, keys, lost_after)
     celery = celery or make_celery(config)
-    nodes = Nodes(celery)
+    nodes, stores = Nodes(celery), make_stores(config, redis, celery)
     data_dir = Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
         cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
         docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
     ).select(config.runtime.type)  # fmt: skip
-    worker = Worker(celery, config, choice.deployment, choice.reason)
+    worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes)
     if session:
-        coroner = Coroner(choice.deployment, sandboxes)
-        worker.relay = Relay(choice.deployment, results, coroner, config.runtime.output_limit)
-        worker.agent = NodeAgent(config.node.id, results, sandboxes, nodes, choice.deployment, worker.relay)
-        worker.heartbeat = Heartbeat(config, node_store, choice.deployment.name, choice.reason)
+        coroner = Coroner(choice.deployment, stores.sandboxes)
+        worker.relay = Relay(choice.deployment, stores.results, coroner, config.runtime.output_limit)
+        worker.agent = NodeAgent(
+            config.node.id, stores.results, stores.sandboxes, nodes, choice.deployment, worker.relay
+        )
+        worker.heartbeat = Heartbeat(config, stores.nodes, choice.deployment.name, choice.reason)
     if lifecycle:
         blobs = BlobStore(connect(config.redis.url, decode_responses=False), keys)
-        worker.lifecycle = NodeLifecycle(
-            config, Stores(results, sandboxes, blobs, ImageStore(redis, keys)), nodes, choice.deployment
-        )
-    register(celery, worker.agent, worker.lifecycle, Sweep(results, sandboxes, node_store))
+        worker.lifecycle = NodeLifecycle(config, stores, blobs, nodes, choice.deployment)
+    register(celery, worker.agent, worker.lifecycle, Sweep(stores))
     return worker

@@ -12,6 +12,7 @@ from app.calls import Call, Route
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, SandboxRecord, State
 from app.results import ResultStore
+from app.starts import fail_start
 from app.store import SandboxStore
 from rock.errors import Internal, RockError, SandboxGone, success
 from workers.deployments.abstract import AbstractDeployment
@@ -111,9 +112,9 @@ class NodeAgent:
             all: at start; otherwise only calls that are older than a message needs to get here.
         """
         taken = 0
-        for call_id in self.results.inflight(self.node_id):
+        for call_id in self.results.inflight(self.node_id, now if all else now - LEFT_BEHIND):
             call = self.results.load(call_id)
-            if call is None or call.done or (not all and now - call.created < LEFT_BEHIND):
+            if call is None or call.done:
                 continue
             if self.relay.holds(call.sandbox_id, call_id):
                 continue
@@ -194,30 +195,4 @@ def undo_start(deployment: AbstractDeployment, call: Call) -> None:
         deployment.remove(call.sandbox_id)
 
 
-def fail_start(sandboxes: SandboxStore, results: ResultStore, call: Call, error: RockError, now: float) -> None:
-    """End start `call` with `error`: the phase that was under way, the record, the answer."""
-    record = sandboxes.get(call.sandbox_id)
-    if record is not None and record.start_call == call.call_id:
-        for phase in PhaseName:
-            entry = record.phases.get(phase.value, {})
-            if entry.get("status") in (PhaseStatus.RUNNING.value, None):
-                timed_out = error.kind == "start_timeout"
-                outcome = PhaseStatus.TIMEOUT if timed_out else PhaseStatus.FAILED
-                sandboxes.set_phase(call.sandbox_id, phase, outcome, error.message, now, call.call_id)
-                break
-        sandboxes.transition(
-            call.sandbox_id,
-            [State.PENDING],
-            State.STOPPED,
-            Event.START_FAILED,
-            now,
-            only_start=call.call_id,
-            reason=error.message,
-        )
-    results.fail(call.call_id, error, now)
-    log.warning(
-        "start failed request_id=%s sandbox_id=%s kind=%s error=%s", call.request_id, call.sandbox_id, error.kind, error
-    )
-
-
-__all__ = ["Coroner", "NodeAgent", "NodeTask", "fail_start", "undo_start"]
+__all__ = ["Coroner", "NodeAgent", "NodeTask", "undo_start"]

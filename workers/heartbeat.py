@@ -8,19 +8,24 @@ import os
 import secrets
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from app.config import Config
 from app.database import DatabaseAway
+from app.node_store import NodeStore
+from app.placement import pool_of
 from app.records import NodeRecord
-from app.store import NodeStore
 from rock.errors import AlreadyExists, NodeLost, RockError
 
 log = logging.getLogger(__name__)
 
+LOOK_AGAIN = 0.1
+"""Seconds between two looks at who holds the node id."""
+
 
 class Heartbeat:
-    """Holds the node id."""
+    """Holds the node id, and says that the node lives."""
 
     def __init__(self, config: Config, nodes: NodeStore, deployment: str, description: str) -> None:
         """`deployment`, `description`: how this node runs sandboxes, for status and people."""
@@ -29,6 +34,7 @@ class Heartbeat:
         self._record = NodeRecord(
             node_id=node.id, cpus=node.cpus * node.overcommit, memory=int(node.memory * node.overcommit), labels=dict(node.labels),
             deployment=deployment, host_name=node.host_name, host_ip=node.host_ip, info={"runtime": description},
+            pool=pool_of(node.labels.get("cluster", "")),
         )  # fmt: skip
         self._token = ""
         self._lock_file: int | None = None
@@ -60,9 +66,8 @@ class Heartbeat:
 
         The lock is the kernel's: it goes with the process, however that ends.
         """
-        folder = Path(self._config.server.data_dir).expanduser()
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"node-{self._config.node.id}.token"
+        path = token_path(self._config)
+        path.parent.mkdir(parents=True, exist_ok=True)
         self._lock_file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -91,3 +96,31 @@ class Heartbeat:
             self._nodes.register(self._config.node.id, self._token, self._record, time.time())
         except RockError as error:
             log.error("node %s is not ours any more: %s", self._config.node.id, error)
+
+
+def token_path(config: Config) -> Path:
+    """Return the file with the token under which this machine holds its node id."""
+    return Path(config.server.data_dir).expanduser() / f"node-{config.node.id}.token"
+
+
+def wait_for_id(config: Config, nodes: NodeStore, stopping: Callable[[], bool]) -> bool:
+    """Wait until this machine's session worker holds the node id; False when told to stop first.
+
+    The lifecycle worker must touch nothing before: on another machine with the same node id it would find none of the node's
+    containers here, and write them all off.
+    """
+    said = False
+    while not stopping():
+        try:
+            token = token_path(config).read_text(encoding="ascii", errors="ignore").strip()
+            if token and nodes.holds(config.node.id, token):
+                return True
+        except FileNotFoundError:
+            log.debug("node %s has no token yet", config.node.id)
+        except RockError as error:
+            log.warning("node %s cannot be looked up: %s", config.node.id, error)
+        if not said:
+            log.info("node %s: waiting for its session worker to take the node id", config.node.id)
+        said = True
+        time.sleep(LOOK_AGAIN)
+    return False

@@ -100,6 +100,10 @@ class Images:
         """Return whether the node has an image of that name."""
         return self._engine.image(image) is not None
 
+    def names(self) -> list[str]:
+        """Return the names of all images that are here."""
+        return self._engine.images()
+
     def push(self, image: str, credentials: Credentials) -> None:
         """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed (network, disk)."""
         login = {"username": credentials.username, "password": credentials.password}

@@ -6,21 +6,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from app.blobs import BlobStore
 from app.broker import NodeTask
 from app.calls import Call, Route
 from app.config import Config
 from app.database import DatabaseAway
-from app.image_store import ImageStore
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, State
-from app.results import ResultStore
-from app.store import SandboxStore
+from app.starts import fail_start
+from app.stores import Stores
 from rock.actions import StartRequest, load
 from rock.errors import AlreadyExists, BadRequest, Internal, RockError, SandboxGone, StartTimeout, success
-from workers.agent import fail_start, undo_start
+from workers.agent import undo_start
 from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
@@ -35,26 +33,19 @@ LEFT_BEHIND = 5.0
 """Seconds after which work in flight that nobody here does counts as lost on its way."""
 
 
-@dataclass(frozen=True)
-class Stores:
-    """What the lifecycle reads and writes."""
-
-    results: ResultStore
-    sandboxes: SandboxStore
-    blobs: BlobStore
-    images: ImageStore
-
-
 class NodeLifecycle:
     """What the lifecycle worker does for each task, and on its own."""
 
-    def __init__(self, config: Config, stores: Stores, nodes: Nodes, deployment: AbstractDeployment) -> None:
+    def __init__(
+        self, config: Config, stores: Stores, blobs: BlobStore, nodes: Nodes, deployment: AbstractDeployment
+    ) -> None:
+        """`nodes`: the way to the session side."""
         self._config, self._nodes, self.deployment = config, nodes, deployment
-        self.results, self.sandboxes = stores.results, stores.sandboxes
+        self.results, self.sandboxes, self.node_store = stores.results, stores.sandboxes, stores.nodes
         self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
         self.turns = Turns()
         self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
-        self._transfers = Transfers(stores.results, stores.blobs, deployment)
+        self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self.images = ImageCalls(stores.results, stores.images, deployment)
         self._busy: set[str] = set()
@@ -84,6 +75,10 @@ class NodeLifecycle:
         """NodeTask.STATISTICS: what the sandbox uses."""
         self._take(call_id, self._statistics)
 
+    def tell_images(self, now: float) -> None:
+        """Write down which images the engine has; those of starts are noted at once."""
+        self.node_store.set_images(self._config.node.id, self.deployment.images.names())
+
     def recover(self, now: float, *, all: bool = False) -> int:
         """Do again what is in flight on this node and was lost on its way; return how many calls."""
         work: dict[str, Callable[[str], None]] = {
@@ -93,9 +88,10 @@ class NodeLifecycle:
             Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._transfers.give_up,
         }  # fmt: skip
         taken = 0
-        for call_id in self.results.inflight(self._config.node.id):
+        # By the time at which they came to this node: a start may have waited for room for long before.
+        for call_id in self.results.inflight(self._config.node.id, now if all else now - LEFT_BEHIND):
             call = self.results.load(call_id)
-            if call is None or call.done or call.route not in work or (not all and now - call.created < LEFT_BEHIND):
+            if call is None or call.done or call.route not in work:
                 continue
             if call.is_start and self._has_container(call):
                 continue  # with the session side
@@ -217,6 +213,8 @@ class NodeLifecycle:
             request.image, pull=Pull(request.pull), credentials=login, deadline=deadline,
             progress=lambda text: self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, text),
         )  # fmt: skip
+        if self.deployment.isolation:  # the others have no images
+            self.node_store.add_image(self._config.node.id, request.image)
 
     def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
         runtime = self._config.runtime

@@ -1,6 +1,6 @@
 """The HTTP surface, on one screen: every route, what it takes, what it answers, and which function does it."""
 
-from app.api import afterlife, files, gem, health, images, results, roster, sandboxes, sessions
+from app.api import afterlife, files, gem, health, images, nodes, results, roster, sandboxes, sessions
 from app.api.endpoint import PREFIX, Endpoint
 from rock import actions
 
@@ -74,6 +74,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "End an environment and its sandbox; closing it again succeeds.", prefix=gem.PREFIX, plain=True),
     Endpoint("POST", "/list", actions.EnvCloseRequest, actions.EnvListResponse, gem.list_,
              "Name all environments that this one's sandbox could make.", prefix=gem.PREFIX, plain=True),
+    Endpoint("GET", "/nodes", None, actions.NodeListResponse, nodes.list_nodes,
+             "List the nodes with what they have and what is taken; needs an admin's key where keys are set."),
+    Endpoint("POST", "/nodes/<node_id>/drain", None, actions.NodeResponse, nodes.drain,
+             "Give a node nothing new; the sandboxes that it has go on."),
+    Endpoint("POST", "/nodes/<node_id>/resume", None, actions.NodeResponse, nodes.resume,
+             "Let a drained node take new sandboxes again."),
     # Outside of the prefix, without a key: for launch scripts, probes and people.
     Endpoint("GET", "/", None, None, health.root, "Say that the service is here.", prefix="", open=True),
     Endpoint("GET", "/healthz", None, None, health.healthz, "Say whether the service works; 503 when it does not.",

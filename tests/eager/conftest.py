@@ -18,7 +18,7 @@ from app.broker import make_celery
 from app.config import Config, load
 from app.database import connect
 from app.keys import Keys
-from app.wiring import make_stores
+from app.stores import make_stores
 from tests.eager.fake_node import FakeNode
 
 PREFIX = "/apis/envs/sandbox/v1"
@@ -68,6 +68,7 @@ class Api:
             "sandboxes",
             "node:n1",
             "node:n1:stopped",
+            *("pools", "pool::cpus", "pool::memory", "turn"),
         }
 
 
@@ -94,7 +95,7 @@ def make_api(redis_url) -> Callable[..., Api]:
         )
         celery, client = make_celery(config, eager=True), connect(config.redis.url)
         raw = connect(config.redis.url, decode_responses=False)
-        node = FakeNode(make_stores(config, client), BlobStore(raw, Keys(prefix)))
+        node = FakeNode(make_stores(config, client, celery), BlobStore(raw, Keys(prefix)))
         node.register(celery)
         app = create_app(config, celery, redis=client, raw_redis=raw)
         made.append((app, node, client, raw))

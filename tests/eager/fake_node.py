@@ -12,9 +12,9 @@ from app.blobs import BlobStore
 from app.broker import NodeTask
 from app.calls import Call
 from app.image_store import Home
-from app.lifecycle import Stores
 from app.records import Commit, Event, NodeRecord, PhaseName, PhaseStatus, State
 from app.status import to_commit
+from app.stores import Stores
 from rock.errors import Cancelled, CommandFailed, ImageNotFound, RockError, SandboxGone, success
 
 GB = 1024**3

@@ -132,25 +132,99 @@ def test_stop_during_start(api):
     assert used(api) == (0, 0)
 
 
-def test_no_room(make_api):
+@pytest.fixture
+def full(make_api):
+    """An API whose one node has room for one sandbox; returns it and the sandbox that has it."""
     api = make_api()
     api.node.join(cpus=1.0)
-    first = api.start()
-    failed = api.post("/start_async", image="x", memory="1g", cpus=1)
+    return api, api.start()
+
+
+SMALL = {"image": "x", "memory": "1g", "cpus": 1}
+
+
+def test_a_start_that_finds_no_room_waits_and_gives_up_in_time(full):
+    api, _ = full
+    started = time.monotonic()
+    failed = api.post("/start", **SMALL, startup_timeout=0.3)
+    assert 0.2 < time.monotonic() - started < 2
     assert (failed["result"]["code"], failed["result"]["kind"], failed["result"]["retryable"]) == (
         5000,
         "no_capacity",
         True,
     )
-    started = time.monotonic()
-    failed = api.post("/start", image="x", memory="1g", cpus=1, startup_timeout=0.3)
-    assert (failed["result"]["kind"], 0.2 < time.monotonic() - started < 2) == ("no_capacity", True)
-    thread, results = in_thread(api_of(api).post, "/start", image="x", memory="1g", cpus=1, startup_timeout=20)
-    time.sleep(0.2)
-    started = time.monotonic()
-    api.post("/stop", sandbox_id=first)
+    assert "1 CPUs" in failed["error"] and "at most 0 CPUs" in failed["error"]
+    shown = api.get("/get_status", sandbox_id=failed["result"]["sandbox_id"])["result"]
+    assert shown["state"] == "stopped" and shown["status"]["image_pull"]["status"] == "failed"
+    assert "no room within" in shown["status"]["image_pull"]["message"]
+    assert used(api) == (1, 1024**3)
+
+
+def test_starts_wait_in_line_and_go_in_order(full):
+    """start, start_async and polled starts stand in one line; each end of a sandbox lets the next go, at once."""
+    api, first = full
+    thread, results = in_thread(api_of(api).post, "/start", **SMALL, sandbox_id="w1")
+    until(lambda: api.node.stores.sandboxes.get("w1"))
+    queued = api.post("/start_async", **SMALL, sandbox_id="w2")
+    assert (queued["status"], queued["result"]["sandbox_id"]) == ("Success", "w2")
+    polled = api.post("/start", **SMALL, sandbox_id="w3", request_id="R", wait=0)
+    assert polled["result"] == {"request_id": "R", "state": "pending"}
+    for place, name in enumerate(("w1", "w2", "w3"), start=1):
+        shown = api.get("/get_status", sandbox_id=name)["result"]
+        text = f"waiting for capacity: position {place}"
+        assert (shown["state"], shown["status"]["image_pull"]["status"]) == ("pending", "waiting")
+        assert shown["status"]["image_pull"]["message"] == text and text in shown["message"]
+        assert text in api.get("/is_alive", sandbox_id=name)["result"]["message"]
+    assert api.post("/run_in_session", sandbox_id="w2", command="x")["result"]["kind"] == "not_running"
+    assert used(api) == (1, 1024**3)
+    for gone, name in ((first, "w1"), ("w1", "w2"), ("w2", "w3")):
+        assert api.post("/stop", sandbox_id=gone)["status"] == "Success"
+        assert api.get("/is_alive", sandbox_id=name)["result"]["is_alive"] is True
     thread.join(5)
-    assert (results[0]["status"], time.monotonic() - started < 1) == ("Success", True)
+    assert results[0]["result"]["sandbox_id"] == "w1"
+    assert api.get("/results/R")["result"]["sandbox_id"] == "w3"
+    assert api.post("/start", **SMALL, sandbox_id="w3", request_id="R")["result"]["sandbox_id"] == "w3"
+    api.post("/stop", sandbox_id="w3")
+    assert used(api) == (0, 0) and api.leftovers() == set()
+
+
+def test_a_waiting_start_can_be_withdrawn(full):
+    api, first = full
+    for name in ("a", "b", "c"):
+        api.post("/start", **SMALL, sandbox_id=name, request_id=f"R{name}", wait=0)
+    assert api.post("/stop", sandbox_id="a")["status"] == "Success"
+    assert api.post("/results/Rb/cancel")["result"]["state"] == "done"
+    assert api.get("/results/Ra")["result"]["kind"] == "sandbox_gone"
+    assert api.get("/results/Rb")["result"]["kind"] == "cancelled"
+    assert "position 1" in api.get("/is_alive", sandbox_id="c")["result"]["message"]
+    assert api.node.ran == [api.node.stores.sandboxes.get(first).start_call]
+    api.post("/stop", sandbox_id=first)
+    assert api.get("/is_alive", sandbox_id="c")["result"]["is_alive"] is True
+
+
+def test_a_waiting_start_outlives_a_poll_and_is_watched_once_it_has_a_node(full, monkeypatch):
+    api, first = full
+    monkeypatch.setattr(api.client.application.extensions["rock"].watch, "_tick", 0.1)
+    body = {**SMALL, "image": "slow", "sandbox_id": "w", "request_id": "R"}
+    assert api.post("/start", body | {"wait": 0.5})["result"]["state"] == "pending"
+    thread, results = in_thread(api_of(api).get, "/results/R", wait=20)
+    api.post("/stop", sandbox_id=first)
+    until(lambda: api.node.held)
+    api.node.vanish()
+    thread.join(5)
+    assert results[0]["result"]["kind"] == "node_lost"
+
+
+def test_more_than_any_node_has_is_refused_at_once(full):
+    """A07"""
+    api, _ = full
+    for route in ("/start", "/start_async"):
+        failed = api.post(route, image="x", memory="1g", cpus=2)
+        assert (failed["result"]["code"], failed["result"]["kind"]) == (4000, "bad_request")
+        assert "cpus: 2 is more than any node has (at most 1)" in failed["error"]
+    failed = api.post("/start_async", image="x", memory="20g", cpus=0.1, request_id="R")
+    assert "memory" in failed["error"] and not failed["result"]["retryable"]
+    assert api.get("/results/R")["result"]["kind"] == "not_found"
 
 
 def test_no_node(make_api):

@@ -167,6 +167,9 @@ class NodeImages(Protocol):
     def has(self, image: str) -> bool:
         """Return whether the node has an image of that name."""
 
+    def names(self) -> Sequence[str]:
+        """Return the names of the images that need no pull here; none where images mean nothing."""
+
     def push(self, image: str, credentials: Credentials) -> None:
         """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed."""
 

@@ -75,6 +75,12 @@ class Engine:
         except _Absent:
             return None
 
+    def images(self) -> list[str]:
+        """Return the names of all images, as `repository:tag`."""
+        with self._border(Doing("list images")):
+            found = self._api.images()
+        return [name for image in found for name in image.get("RepoTags") or () if name != "<none>:<none>"]
+
     def tag(self, image_id: str, repository: str, tag: str) -> None:
         """Give an image another name."""
         with self._border(Doing(f"tag image {image_id}", repository)):

@@ -36,6 +36,10 @@ _LOOK_EVERY = 0.25
 class NoImages:
     """The images of a node that has none."""
 
+    def names(self) -> Sequence[str]:
+        """Return none: every image is this machine."""
+        return ()
+
     def has(self, image: str) -> bool:
         """Return False."""
         return False

@@ -12,6 +12,7 @@ from rock.actions.codec import dump, load, parse, revive, schema_of
 from rock.actions.envhub import EnvEntry, EnvNameRequest, GemSpec, ListEnvsRequest, RegisterEnvRequest
 from rock.actions.gem import EnvListResponse, EnvResetResponse, EnvSandboxResponse, EnvStepResponse
 from rock.actions.images import RemoveImageResponse, WarmupResponse
+from rock.actions.nodes import NodeListResponse, NodeResponse
 from rock.actions.requests import (
     BashAction,
     BatchRequest,
@@ -79,6 +80,7 @@ __all__ = [
     "CommitRequest", "CommitStatusResponse", "CreateBashSessionRequest", "CreateBashSessionResponse",
     "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvEntry", "EnvMakeRequest", "EnvNameRequest", "EnvResetRequest",
     "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse", "ListEnvsRequest",
+    "NodeListResponse", "NodeResponse",
     "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",

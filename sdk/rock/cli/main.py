@@ -13,6 +13,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "config": ("app.cli:config", "Show the effective configuration."),
     "proc": ("app.cli:proc", "Run one process of the service (what the Procfile calls)."),
     "worker": ("workers.cli:worker", "Join this machine as a node."),
+    "node": ("rock.cli.node:node", "Look at the nodes, drain and resume them."),
     "sandbox": ("rock.cli.sandbox:sandbox", "Work with sandboxes."),
     "image": ("rock.cli.image:image", "Fetch images on the nodes ahead of time, and remove them."),
     "envhub": ("rock.cli.envhub:envhub", "Which image an environment runs in: run the server, and ask it."),

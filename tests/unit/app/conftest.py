@@ -8,10 +8,15 @@ import pytest
 
 from app.calls import Call, ClaimWord, call_id
 from app.database import connect
+from app.image_store import ImageStore
 from app.keys import Keys
+from app.line import Line
+from app.node_store import NodeStore
+from app.placement import line_of, pool_of
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore
-from app.store import NodeStore, SandboxStore
+from app.store import SandboxStore
+from app.stores import Stores
 
 GB = 1024**3
 
@@ -23,17 +28,24 @@ class World:
     redis: Any
     keys: Keys
     now: float = 1000.0
+    line: Line = field(init=False)
     nodes: NodeStore = field(init=False)
     sandboxes: SandboxStore = field(init=False)
     results: ResultStore = field(init=False)
 
     def __post_init__(self):
-        self.nodes = NodeStore(self.redis, self.keys)
-        self.sandboxes = SandboxStore(self.redis, self.keys)
+        self.line = Line(self.redis, self.keys)
+        self.nodes = NodeStore(self.redis, self.keys, self.line)
+        self.sandboxes = SandboxStore(self.redis, self.keys, self.line)
         self.results = ResultStore(self.redis, self.keys)
 
-    def node(self, node_id="n1", cpus=2.0, memory=8 * GB, token="t"):
-        self.nodes.register(node_id, token, NodeRecord(node_id, cpus, memory), self.now)
+    @property
+    def stores(self):
+        return Stores(self.line, self.sandboxes, self.nodes, self.results, ImageStore(self.redis, self.keys))
+
+    def node(self, node_id="n1", cpus=2.0, memory=8 * GB, token="t", cluster=""):
+        record = NodeRecord(node_id, cpus, memory, labels={"cluster": cluster}, pool=pool_of(cluster))
+        self.nodes.register(node_id, token, record, self.now)
 
     def call(self, request_id, route="run_in_session", sandbox_id="s1", body=None, owner=""):
         return Call(
@@ -41,22 +53,23 @@ class World:
         )
 
     def create(
-        self,
-        sandbox_id="s1",
-        node="n1",
-        cpus=1.0,
-        memory=GB,
-        lease=60.0,
-        owner="",
-        request_id=None,
-        retention=0.0,
-        restarts="",
-    ):
+        self, sandbox_id="s1", cpus=1.0, memory=GB, lease=60.0, owner="", request_id=None,
+        cluster="", route_key="", image="x", limit=600.0, retention=0.0, only="",
+    ):  # fmt: skip
         call = self.call(request_id or f"start-{sandbox_id}", "start", sandbox_id, {"image": "x"}, owner)
         record = SandboxRecord(
-            sandbox_id, owner, node, cpus, memory, lease, self.now, retention, start_call=call.call_id
-        )
-        return self.sandboxes.create(record, replace(call, node=node), self.now, restarts=restarts)
+            sandbox_id, owner, "", cpus, memory, lease, self.now, retention, start_call=call.call_id, spec={"image": image},
+            identity={"cluster": cluster}, line=line_of(cluster, only), route_key=route_key,
+        )  # fmt: skip
+        return self.line.enter(record, replace(call, deadline=self.now + limit), self.now)
+
+    def restart(self, ended, sandbox_id="s1", request_id="again"):
+        call = self.call(request_id, "restart", sandbox_id, {})
+        record = replace(self.sandboxes.get(sandbox_id), state=State.PENDING, start_call=call.call_id)
+        return self.line.restart(record, call, self.now, ended)
+
+    def where(self, sandbox_id="s1"):
+        return self.sandboxes.get(sandbox_id).node
 
     def run(self, sandbox_id="s1", to=State.RUNNING, event=Event.STARTED, **options):
         return self.sandboxes.transition(sandbox_id, [State.PENDING], to, event, self.now, **options)

@@ -82,7 +82,7 @@ def test_watch_answers_for_a_lost_node(world):
 
 
 def sweep(world):
-    return Sweep(world.results, world.sandboxes, world.nodes)
+    return Sweep(world.stores)
 
 
 def test_sweep_leaves_the_living_alone(world):

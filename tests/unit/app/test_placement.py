@@ -1,11 +1,11 @@
-"""Which node is chosen."""
+"""What is said of room, and the names that placement works with. The choice itself: test_line.py."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.placement import Want, choose_node
-from app.records import NodeRecord, NodeState
+from app.placement import could_take, image_mark, pool_of, route_mark, shortage, too_large
+from app.records import NodeRecord, NodeState, SandboxRecord
 from rock.errors import BadRequest, NoCapacity
 
 GB = 1024**3
@@ -15,67 +15,54 @@ def node(name, cpus=4.0, memory=8 * GB, used_cpus=0.0, used_memory=0, **options)
     return NodeRecord(name, cpus, memory, used_cpus, used_memory, **options)
 
 
-def test_the_freest_by_its_scarcer_resource():
-    nodes = [node("a", used_cpus=1), node("b", used_memory=6 * GB), node("c", used_cpus=3)]
-    assert choose_node(nodes, Want(1, GB)).node_id == "a"
-
-
-def test_the_cluster_is_a_wish():
-    nodes = [node("a", labels={"cluster": "x"}, used_cpus=3), node("b")]
-    assert choose_node(nodes, Want(1, GB, cluster="x")).node_id == "a"
-    assert choose_node(nodes, Want(2, GB, cluster="x")).node_id == "b"
-    assert choose_node(nodes, Want(1, GB, cluster="zb")).node_id == "b"
-
-
-def test_a_route_key_stays_on_its_node():
-    nodes = [node(name) for name in "abcde"]
-    chosen = {choose_node(nodes, Want(1, GB, route_key="k")).node_id for _ in range(5)}
-    assert len(chosen) == 1
-    others = [one for one in nodes if one.node_id not in chosen]
-    full = node(chosen.pop(), used_cpus=4)
-    with pytest.raises(NoCapacity, match="route_key 'k'"):
-        choose_node([*others, full], Want(1, GB, route_key="k"))
-
-
-def test_when_a_node_leaves_only_its_keys_move():
-    nodes = [node(name) for name in "abcd"]
-    before = {key: choose_node(nodes, Want(1, GB, route_key=key)).node_id for key in map(str, range(50))}
-    after = {key: choose_node(nodes[1:], Want(1, GB, route_key=key)).node_id for key in before}
-    assert all(after[key] == name for key, name in before.items() if name != "a")
-    assert len(set(before.values())) == 4
+def want(cpus=1.0, memory=GB, cluster=""):
+    return SandboxRecord("s", "", "", cpus, memory, 0, 0, identity={"cluster": cluster}, line=pool_of(cluster))
 
 
 @pytest.mark.parametrize(
-    ("want", "text"),
-    [(Want(5, GB), "cpus: 5 is more"), (Want(1, 9 * GB), "memory: "), (Want(4, 4 * GB), "no one node")],
+    ("cpus", "memory", "text"),
+    [(5, GB, "cpus: 5 is more"), (1, 9 * GB, "memory: "), (4, 8 * GB, "no one node")],
 )
-def test_more_than_any_node_has_is_the_callers_fault(want, text):
-    with pytest.raises(BadRequest, match=text):
-        choose_node(
-            [node("a"), node("b", cpus=2.0)] if want.cpus != 4 else [node("a", memory=GB), node("b", 2.0)], want
-        )
+def test_more_than_any_node_has_is_the_callers_fault(cpus, memory, text):
+    error = too_large(want(cpus, memory), 4, 8 * GB, 2)
+    assert isinstance(error, BadRequest) and text in error.message and not error.retryable
 
 
-def test_no_node_draining_full():
-    with pytest.raises(NoCapacity, match="no node is alive"):
-        choose_node([], Want(1, GB))
-    with pytest.raises(NoCapacity, match="draining"):
-        choose_node([node("a", state=NodeState.DRAINING)], Want(1, GB))
-    with pytest.raises(NoCapacity, match="no room now"):
-        choose_node([node("a", used_cpus=3.5)], Want(1, GB))
+def test_without_a_node_it_may_help_to_come_back():
+    error = too_large(want(cluster="x"), 0, 0, 0)
+    assert isinstance(error, NoCapacity) and error.retryable
+    assert "no node is alive that is open to cluster 'x'" in error.message
 
 
-@given(
-    st.lists(st.tuples(st.floats(0, 4), st.integers(0, 8 * GB)), min_size=1, max_size=6),
-    st.floats(0.01, 6), st.integers(1, 10 * GB),
-)  # fmt: skip
-def test_what_is_chosen_fits(used, cpus, memory):
-    nodes = [node(str(index), used_cpus=one, used_memory=two) for index, (one, two) in enumerate(used)]
-    try:
-        chosen = choose_node(nodes, Want(cpus, memory))
-    except BadRequest:
-        assert cpus > 4 or memory > 8 * GB
-    except NoCapacity:
-        assert not any(one.fits(cpus, memory) for one in nodes)
-    else:
-        assert chosen.fits(cpus, memory)
+def test_what_is_short_is_named():
+    assert "draining" in shortage(want(), [node("a", state=NodeState.DRAINING)], 1)
+    assert "no living node" in shortage(want(5), [node("a")], 1)
+    text = shortage(want(), [node("a", used_cpus=3.5), node("b", used_cpus=4, pool="x")], 3)
+    assert "at most 0.5 CPUs" in text and "2 starts are ahead" in text
+
+
+def test_who_could_take_it():
+    nodes = [node("a"), node("b", pool="x"), node("c", cpus=0.5), node("d", used_cpus=4), node("e", pool="y")]
+    assert [one.node_id for one in could_take(want(), nodes)] == ["a", "b", "d", "e"]
+    assert [one.node_id for one in could_take(want(cluster="x"), nodes)] == ["a", "b", "d"]
+
+
+@pytest.mark.parametrize("name", ["python", "python:latest", "docker.io/library/python:latest", "library/python"])
+def test_one_image_under_its_names(name):
+    assert image_mark(name) == image_mark("python")
+    assert image_mark(name) != image_mark("python:3.11")
+
+
+def test_other_images_are_others():
+    names = ["h:5000/python", "h:5000/python:3", "other/python", "python@sha256:" + "0" * 64]
+    assert len({image_mark(name) for name in [*names, "python"]}) == 5
+
+
+@given(st.text(max_size=30))
+def test_any_cluster_is_a_part_of_a_key(cluster):
+    part = pool_of(cluster)
+    assert bool(part) == bool(cluster) and len(part) <= 128 and not set(part) & set(":*\n ")
+
+
+def test_route_keys_of_two_owners_are_two():
+    assert route_mark("a", "k") != route_mark("b", "k") and route_mark("a", "") == ""

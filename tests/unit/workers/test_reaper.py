@@ -11,8 +11,10 @@ from app.calls import Call, call_id
 from app.config import load
 from app.database import connect
 from app.keys import Keys
+from app.line import Line
+from app.node_store import NodeStore
 from app.records import Event, NodeRecord, SandboxRecord, State
-from app.store import NodeStore, SandboxStore
+from app.store import SandboxStore
 from workers.deployments.abstract import ContainerState
 from workers.reaper import Reaper
 from workers.turns import Turns
@@ -44,9 +46,12 @@ class World:
     def __init__(self, redis_url, **environ):
         prefix = f"reap{uuid.uuid4().hex[:8]}:"
         self.redis, self.now, self.number = connect(redis_url), 1000.0, 0
-        self.sandboxes, self.containers = SandboxStore(self.redis, Keys(prefix)), Containers()
+        self.line = Line(self.redis, Keys(prefix))
+        self.sandboxes, self.containers = SandboxStore(self.redis, Keys(prefix), self.line), Containers()
         for name in ("n1", "n2"):
-            NodeStore(self.redis, Keys(prefix)).register(name, "t", NodeRecord(name, 99.0, 2**40), self.now)
+            # A cluster of its own for each, so that a test can choose.
+            record = NodeRecord(name, 99.0, 2**40, pool=name)
+            NodeStore(self.redis, Keys(prefix), self.line).register(name, "t", record, self.now)
         config = load(environ={"ROCK_REDIS_URL": redis_url, "ROCK_NODE_ID": "n1", "ROCK_ADMIN_ENV": "test", **environ})
         self.reaper = Reaper(config, self.sandboxes, self.containers, Turns())
 
@@ -54,8 +59,8 @@ class World:
         self.number += 1
         call = Call(call_id("", f"r{self.number}"), "r", "", "start", name, created=self.now, node=node)
         record = SandboxRecord(name, "", node, 1.0, 1, 60.0, self.now, retention, start_call=call.call_id,
-                               spec={"auto_delete_seconds": asked})  # fmt: skip
-        self.sandboxes.create(record, call, self.now)
+                               spec={"image": "x", "auto_delete_seconds": asked})  # fmt: skip
+        self.line.enter(replace(record, node="", line=node), call, self.now)
         self.containers.all[name] = True
         if running:
             assert self.move(name, State.RUNNING, Event.STARTED)
@@ -156,7 +161,7 @@ def test_a_sandbox_that_was_started_again_is_left_alone(world):
 
     def restarted_in_between(*args):
         found = retired(*args)
-        world.sandboxes.create(new, call, world.now, restarts=old.start_call)
+        world.line.restart(new, call, world.now, old.start_call)
         return found
 
     world.sandboxes.retired = restarted_in_between

@@ -1,0 +1,40 @@
+"""What of Redis a process works with, as one value: the stores belong together, since they share lines and times."""
+
+from dataclasses import dataclass
+
+from celery import Celery
+
+from app.config import Config
+from app.database import Client
+from app.image_store import ImageStore
+from app.keys import Keys
+from app.letters import Letters
+from app.line import Line
+from app.node_store import NodeStore
+from app.nodes import Nodes
+from app.results import ResultStore
+from app.store import SandboxStore
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The stores of one process."""
+
+    line: Line
+    sandboxes: SandboxStore
+    nodes: NodeStore
+    results: ResultStore
+    images: ImageStore
+
+
+def make_stores(config: Config, redis: Client, celery: Celery) -> Stores:
+    """Return the stores that API processes and nodes share, with the configured times; starts are sent through `celery`."""
+    keys, lost_after, kept = Keys(config.redis.prefix), config.node.lost_after_seconds, config.runtime
+    line = Line(redis, keys, lost_after, Letters(celery, keys), Nodes(celery))
+    return Stores(
+        line=line,
+        sandboxes=SandboxStore(redis, keys, line, kept.stop_retention_seconds),
+        nodes=NodeStore(redis, keys, line, lost_after),
+        results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds),
+        images=ImageStore(redis, keys),
+    )
