@@ -208,5 +208,5 @@ def test_random_lives_never_leak_or_overbook_and_go_in_order(redis_url):
     machine = type("Machine", (Ledger,), {"redis_url": redis_url})
     checks = [HealthCheck.too_slow, HealthCheck.data_too_large]
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=25, stateful_step_count=30, deadline=None, suppress_health_check=checks)
+        machine, settings=settings(max_examples=15, stateful_step_count=30, deadline=None, suppress_health_check=checks)
     )
