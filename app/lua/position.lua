@@ -3,10 +3,14 @@
 -- Returns the number, or -1 for a call that waits in no session: done, unknown, or of another kind.
 local mine = redis.call('HMGET', KEYS[1], 'sandbox', 'session', 'node', 'state')
 if not mine[2] or mine[4] == 'done' then return -1 end
+local inflight = string.gsub(ARGV[2], '%*', mine[3])
+local rank = redis.call('ZRANK', inflight, ARGV[1])
+if not rank then return -1 end
+-- In the order of the set, all fields in one go: a look at each call by itself takes longer.
+local others = redis.call('SORT', inflight, 'BY', 'nosort', 'LIMIT', 0, rank,
+  'GET', ARGV[3] .. '->sandbox', 'GET', ARGV[3] .. '->session')
 local before = 0
-for _, id in ipairs(redis.call('ZRANGE', (string.gsub(ARGV[2], '%*', mine[3])), 0, -1)) do
-  if id == ARGV[1] then return before end
-  local other = redis.call('HMGET', (string.gsub(ARGV[3], '%*', id)), 'sandbox', 'session')
-  if other[1] == mine[1] and other[2] == mine[2] then before = before + 1 end
+for i = 1, #others, 2 do
+  if others[i] == mine[1] and others[i + 1] == mine[2] then before = before + 1 end
 end
-return -1
+return before
