@@ -20,12 +20,17 @@ GONE, NO_PYTHON, NO_FOLDER = 91, 92, 93
 # a process that may be dead; whether it is, is looked at while its answer is awaited.
 _CALL = r"""
 rock_gem_call() {
-  local token=$1 done='' text=''
+  local token=$1 done='' part='' text=''
   builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null || { rock_gem_gone; return; }
   builtin printf %s "$2" >|"$ROCK_GEM/$token.request" || return
   builtin printf '%s\n' "$token" >&3
   until [[ $done == "$token" ]]; do
-    builtin read -r -t 1 -u 4 done || builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null || { rock_gem_gone; return; }
+    if builtin read -r -t 1 -u 4 text; then
+      done=$part$text part=''
+    else
+      part+=$text # the second was over in the middle of the line
+      builtin kill -0 "$ROCK_GEM_PID" 2>/dev/null || { rock_gem_gone; return; }
+    fi
   done
   IFS= builtin read -r -d '' text <"$ROCK_GEM/$token.answer"
   builtin printf %s "$text"

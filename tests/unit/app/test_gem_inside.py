@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -154,6 +155,29 @@ def test_one_that_ends_says_so_now_and_later(odd):
 def test_one_that_is_killed_says_so(odd):
     os.kill(odd.session.pid(), signal.SIGKILL)
     assert odd.ask("reset", seed=None)["code"] == shell.GONE
+
+
+def test_an_answer_that_arrives_in_two_pieces(odd):
+    """The shell looks up once a second whether the process lives; that must not cost it what it has read of a line."""
+    os.kill(odd.session.pid(), signal.SIGKILL)
+    odd.session.run("export ROCK_GEM_PID=$$")  # one that lives, while we are the environment's process
+    folder = next(odd.session.folder.glob("rock-gem-*"))
+    pipes = [os.open(folder / name, os.O_RDWR) for name in ("requests", "answers")]
+
+    def answer():
+        token = os.read(pipes[0], 100)
+        (folder / f"{token.decode().strip()}.answer").write_text("{}")
+        os.write(pipes[1], token[:10])
+        time.sleep(1.5)
+        os.write(pipes[1], token[10:])
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    assert odd.ask("reset", seed=None) == {}
+    thread.join()
+    odd.session.run("unset ROCK_GEM_PID")
+    for pipe in pipes:
+        os.close(pipe)
 
 
 def test_names(make):
