@@ -84,6 +84,8 @@ class Client:
         # Owned before it is asked for: an interrupted run stops it although it never saw the answer.
         self.server.owned.add(wanted)
         body = {
+            # A stop removes the container, so that a run leaves nothing on the engine.
+            "auto_delete_seconds": 0,
             "image": shape.image, "cpus": shape.cpus, "limit_cpus": shape.limit_cpus, "memory": shape.memory,
             "sandbox_id": wanted, "auto_clear_time_minutes": LEASE_MINUTES,
         }  # fmt: skip

@@ -69,6 +69,7 @@ def _service(folder: str, runtime: str) -> Iterator[str]:
     ours["ROCK_ENVHUB__ENABLE"] = "false"  # no GEM in the demo
     # A node name of its own: a service that already runs here keeps its node, and its containers.
     variables = {**kept, **ours, "ROCK_RUNTIME": runtime, "ROCK_NODE_ID": f"demo-{port}"}
+    variables["ROCK_RUNTIME__KEEP_STOPPED_SECONDS"] = "0"  # nothing is left on the engine
     with step("starting the service (Redis, API, workers, beat)"):
         print(_rock(["admin", "start", "--detach"], variables))
     try:

@@ -273,6 +273,7 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
         return
     hand = sandboxes.hand(sandbox_id)
     hand.ask("echo running >/state")
+    made: set[str] = set()
     try:
         for state in ("running", "stopped"):
             if state == "stopped":
@@ -280,9 +281,13 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
                 deployment.stop(sandbox_id)
             deployment.commit(sandbox_id, tag)
             assert deployment.images.has(tag)
+            made.add(deployment._engine.image(tag)["Id"])
             other = sandboxes.start(image=tag)
             assert printed(sandboxes, other, "read -r x </state; echo $x") == f"{state}\n"
             deployment.remove(other)
     finally:
         assert deployment.images.remove(tag)
     assert not deployment.images.has(tag) and not deployment.images.remove(tag)
+    assert len(made) == 2 and not any(deployment.images.has(one) for one in made), (
+        "a replaced image must not stay nameless"
+    )

@@ -36,6 +36,24 @@ def take(engine: Engine, container: str, repository: str, tag: str, doing: Doing
     settings = {name: original.get(name) or empty for name, empty in _RUN.items()}
     layers_of = engine.commit(container, settings, doing)
     name = f"{repository}:{tag}"
+    before = engine.image(name)
+    try:
+        return _named(engine, layers_of, original, (repository, tag), doing)
+    finally:
+        if before is not None:
+            _drop_nameless(engine, before["Id"])
+
+
+def _drop_nameless(engine: Engine, image_id: str) -> None:
+    """Remove an image whose last name another has taken; one that sandboxes run from stays until somebody prunes the engine."""
+    found = engine.image(image_id)
+    if found is not None and not found.get("RepoTags") and not engine.runs(image_id):
+        engine.remove_image(image_id)
+
+
+def _named(engine: Engine, layers_of: str, original: Mapping[str, Any], names: tuple[str, str], doing: Doing) -> str:
+    """Return the id of the named image with the layers of one and the configuration of another."""
+    name = ":".join(names)
     try:
         description = engine.image(layers_of) or {}
         engine.load_bytes(archive(description, original, name), doing)
@@ -45,7 +63,7 @@ def take(engine: Engine, container: str, repository: str, tag: str, doing: Doing
             return str(made["Id"])
     except RockError as error:
         log.warning("the engine cannot load an image without layers: %s keeps its sandbox's settings (%s)", name, error)
-    engine.tag(layers_of, repository, tag)
+    engine.tag(layers_of, *names)
     return layers_of
 
 
