@@ -23,7 +23,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     from flask import Blueprint, Flask
 
     from app import plain
-    from app.api import ENDPOINTS, reply
+    from app.api import ENDPOINTS, reply, terminal
     from app.openapi import describe
     from app.wiring import build
 
@@ -36,6 +36,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     for endpoint in ENDPOINTS:
         endpoint.register(without_envelope if endpoint.plain else app, services)
     plain.register(without_envelope)
+    terminal.register(app, services)
     reply.register(app)
     app.register_blueprint(without_envelope)
     return app

@@ -14,7 +14,9 @@ from app.results import ResultStore
 from rock.errors import BadRequest, NotFound, RockError, from_envelope
 
 # Routes whose calls print something.
-PRINTING = frozenset({Route.RUN_IN_SESSION.value, Route.EXECUTE.value, Route.CREATE_SESSION.value})
+PRINTING = frozenset(
+    {Route.RUN_IN_SESSION.value, Route.EXECUTE.value, Route.CREATE_SESSION.value, Route.TERMINAL.value}
+)
 # Seconds a node has to answer with a part of an output.
 NODE_TIMEOUT = 10.0
 # Seconds between looks at a running command, while someone streams it.
@@ -73,6 +75,14 @@ class Output:
             return Part(b"", offset, done=False)
         return self._from_node(call, offset, stream, ask)
 
+    def watch(self, call_id: str, request_id: str, offset: int, ask: Ask, seconds: float) -> Part:
+        """Return what a program at a terminal shows from byte `offset` on, as soon as there is any; after `seconds` nothing. Raises as `read`."""
+        call = self._dispatch.find(call_id, request_id)
+        if call.state is CallState.PENDING:
+            self._results.wait(call_id, LOOK_EVERY)
+            return Part(b"", offset, done=False)
+        return self._from_node(call, offset, "stdout", ask, seconds)
+
     def follow(self, call_id: str, request_id: str, offset: int, stream: str, ask: Ask) -> Iterator[dict[str, Any]]:
         """Yield the parts of a running command's output as they come, each as an object of the wire; ends when it is done."""
         while True:
@@ -85,13 +95,13 @@ class Output:
             if not part["output"]:
                 self._results.wait(call_id, LOOK_EVERY)
 
-    def _from_node(self, call: Call, offset: int, stream: str, ask: Ask) -> Part:
-        body = {"call_id": call.call_id, "offset": offset, "stream": stream}
+    def _from_node(self, call: Call, offset: int, stream: str, ask: Ask, seconds: float = 0.0) -> Part:
+        body = {"call_id": call.call_id, "offset": offset, "stream": stream, "wait": 0.0 if call.done else seconds}
         reader = Ask(ask.identity, f"output-{uuid.uuid4().hex}")
-        question = new_call(Route.OUTPUT, call.sandbox_id, body, reader, self._dispatch.clock(), NODE_TIMEOUT)
+        question = new_call(Route.OUTPUT, call.sandbox_id, body, reader, self._dispatch.clock(), NODE_TIMEOUT + seconds)
         try:
             answer = json.loads(
-                self._dispatch.ask(question, NodeTask.CALL, wait=NODE_TIMEOUT, admin=ask.identity.admin)
+                self._dispatch.ask(question, NodeTask.CALL, wait=NODE_TIMEOUT + seconds, admin=ask.identity.admin)
             )
             if answer["status"] != "Success":
                 raise from_envelope(answer)
@@ -101,6 +111,8 @@ class Output:
                 raise
             # The sandbox is gone, and what it kept with it; the answer of the call still has what fits into it.
             raise NotFound(f"the output of request {call.request_id!r} is not kept any more ({error})") from error
+        finally:
+            self._results.drop(question.call_id)
         data = str(found.get("data", "")).encode("latin-1")
         gone = call.done and not data and not found.get("complete")
         return Part(data, offset, done=bool(found.get("complete")) or gone, truncated=gone)

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.calls import BULK_LIMIT, Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
+from app.calls import BULK_LIMIT, Call, CallState, Claim, ClaimWord, bulk_apart, encode, fingerprint
 from app.database import Client, Scripts, redis_faults
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
@@ -121,6 +121,12 @@ class ResultStore:
         """Undo a claim that could not be sent: waiters get `error`, and the id is free for the next try."""
         if self.fail(call_id, error, now, only_pending=True):
             with redis_faults():
+                self._redis.delete(self._keys.call(call_id))
+
+    def drop(self, call_id: str) -> None:
+        """Forget an answered call that nobody asks for again: a question of our own, whose answer may be large."""
+        with redis_faults():
+            if self._redis.hget(self._keys.call(call_id), "state") == CallState.DONE.value:
                 self._redis.delete(self._keys.call(call_id))
 
     def take(self, call_id: str, now: float) -> Call | None:

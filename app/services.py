@@ -16,6 +16,7 @@ from app.node_store import NodeStore
 from app.output import Output
 from app.results import ResultStore
 from app.roster import Roster
+from app.terminal import Desk
 from app.watch import Watch
 
 
@@ -34,6 +35,7 @@ class Services:
     dispatch: Dispatch
     results: ResultStore
     output: Output
+    terminals: Desk
     nodes: NodeStore
     fleet: Fleet
     watch: Watch

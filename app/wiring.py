@@ -25,6 +25,7 @@ from app.output import Output
 from app.roster import Roster
 from app.services import Services
 from app.stores import make_stores
+from app.terminal import Desk
 from app.watch import Watch
 
 
@@ -46,6 +47,7 @@ def build(
     lifecycle = Lifecycle(stores, dispatch, config.runtime, zone)
     commands = Commands(dispatch, stores.results, BlobStore(raw_redis, keys))
     recipes = Recipes(config.envhub)
+    output = Output(dispatch, stores.results)
     return Services(
         keyring=Keyring(config.auth.keys),
         lifecycle=lifecycle,
@@ -57,7 +59,8 @@ def build(
         environments=Environments(lifecycle, commands, recipes, config.gem, config.runtime.output_limit),
         dispatch=dispatch,
         results=stores.results,
-        output=Output(dispatch, stores.results),
+        output=output,
+        terminals=Desk(dispatch, output, stores.results, set()),
         fleet=Fleet(stores.nodes, stores.line, dispatch.clock),
         nodes=stores.nodes,
         watch=watch,

@@ -1,5 +1,6 @@
 """`rock sandbox`: use the service from a terminal. Where it is: ROCK_BASE_URL, and ROCK_API_KEY if it wants one."""
 
+import asyncio
 import json
 import sys
 from contextlib import suppress
@@ -9,6 +10,7 @@ import click
 
 from rock.actions import Command, SandboxListResponse, SandboxRequest, State, dump, parse
 from rock.cli.faults import faults
+from rock.cli.shell import shell
 from rock.errors import CommandFault, NotFound, RockError
 from rock.sdk import loop
 from rock.sdk.sandbox.config import SandboxConfig
@@ -75,6 +77,18 @@ def exec_(sandbox_id: str, command: tuple[str, ...], seconds: float) -> None:
     """Run COMMAND in a running sandbox; exits as COMMAND did."""
     with faults():
         code = _execute(_attached(sandbox_id), command, seconds)
+    sys.exit(code)
+
+
+@sandbox.command("shell")
+@click.argument("sandbox_id")
+@click.option("--session", default="default", show_default=True, help="Made if it is not there.")
+def shell_(sandbox_id: str, session: str) -> None:
+    """Open a terminal in a session of a running sandbox; exits as its shell did. The session stays as it was."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise click.ClickException("a shell needs a terminal on stdin and stdout; use `rock sandbox exec` in scripts")
+    with faults():
+        code = asyncio.run(shell(sandbox_id, session))
     sys.exit(code)
 
 

@@ -108,6 +108,22 @@ class Transport:
             await self._cancel(request_id, cancelled)
             raise
 
+    async def websocket(self, path: str, params: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
+        """Return an open WebSocket to a route of the service.
+
+        Raises:
+            RockError: the service refuses it, or does not answer.
+        """
+        session, url = await client(), self.url + PREFIX + path
+        try:
+            return await session.ws_connect(url, params=params, headers=self._headers, max_msg_size=0, heartbeat=30)
+        except aiohttp.WSServerHandshakeError as error:
+            if error.status == 401:
+                raise errors.Unauthorized(f"{url} wants an API key, or another one") from error
+            raise _foreign(error.status, url) from error
+        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            raise errors.Unavailable(f"{url} does not answer: {error or type(error).__name__}") from error
+
     async def _cancel(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
         """End a call at the service; what goes wrong is noted on the cancellation, which must go on."""
         try:
