@@ -169,7 +169,7 @@ def test_each_route_is_one_verb_under_the_calls_id(route, body, verb):
 
 
 @pytest.mark.parametrize(
-    "route, body", [(Route.RUN_IN_SESSION, {}), (Route.EXECUTE, {"command": 5}), (Route.START, {})]
+    "route, body", [(Route.RUN_IN_SESSION, {}), (Route.EXECUTE, {}), (Route.START, {})]
 )
 def test_a_body_that_makes_no_sense_is_refused(route, body):
     with pytest.raises(BadRequest):
