@@ -168,9 +168,7 @@ def test_each_route_is_one_verb_under_the_calls_id(route, body, verb):
         assert words[2] == protocol.session_key("default")
 
 
-@pytest.mark.parametrize(
-    "route, body", [(Route.RUN_IN_SESSION, {}), (Route.EXECUTE, {}), (Route.START, {})]
-)
+@pytest.mark.parametrize("route, body", [(Route.RUN_IN_SESSION, {}), (Route.EXECUTE, {}), (Route.START, {})])
 def test_a_body_that_makes_no_sense_is_refused(route, body):
     with pytest.raises(BadRequest):
         make_job(Call("a" * 32, "r", "", route, "box", {"sandbox_id": "box", **body}), 1000)
