@@ -3,9 +3,14 @@
 import click
 
 from app import log, processes, running
+from app.broker import make_celery
 from app.cli import configured, env_option
+from app.database import connect
 from app.sections import ConfigError
+from app.stores import make_stores
 from app.supervisor import Supervisor
+from rock.errors import RockError
+from workers.heartbeat import check_id
 
 
 @click.group()
@@ -35,10 +40,11 @@ def start(node_id: str | None, labels: tuple[str, ...], runtime: str | None, env
     try:
         with running.hold(folder):
             processes.wait_for_redis(config.redis.url)
+            check_id(config, make_stores(config, connect(config.redis.url), make_celery(config)).nodes)
             _supervise(processes.with_variables(processes.node(config), overrides))
     except running.AlreadyRunning as error:
         raise click.ClickException(f"node {config.node.id} already runs here") from error
-    except ConfigError as error:
+    except (ConfigError, RockError) as error:
         raise click.ClickException(str(error)) from error
 
 

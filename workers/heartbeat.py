@@ -103,6 +103,37 @@ def token_path(config: Config) -> Path:
     return Path(config.server.data_dir).expanduser() / f"node-{config.node.id}.token"
 
 
+def _own_token(config: Config) -> str:
+    """Return the token that this machine has for its node id, "" when it has none yet."""
+    try:
+        return token_path(config).read_text(encoding="ascii", errors="ignore").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def check_id(config: Config, nodes: NodeStore) -> None:
+    """Return once the node id is this machine's to take: it was already, or nobody has it, or its holder is silent.
+
+    A holder that has been killed is told from a living one by waiting for its next heartbeat, or until it counts as lost.
+
+    Raises:
+        AlreadyExists: another machine's worker holds it, and lives.
+        Unavailable: Redis does not answer.
+    """
+    node_id, seen = config.node.id, nodes.get(config.node.id)
+    while True:
+        node = nodes.get(node_id)
+        if node is None or seen is None or not nodes.is_alive(node, time.time()):
+            return
+        if nodes.holds(node_id, _own_token(config)):
+            return
+        if node.heartbeat != seen.heartbeat:
+            raise AlreadyExists(
+                f"node id {node_id!r} is held by another living worker; choose another --node-id, or end that worker"
+            )
+        time.sleep(LOOK_AGAIN)
+
+
 def wait_for_id(config: Config, nodes: NodeStore, stopping: Callable[[], bool]) -> bool:
     """Wait until this machine's session worker holds the node id; False when told to stop first.
 
@@ -112,11 +143,9 @@ def wait_for_id(config: Config, nodes: NodeStore, stopping: Callable[[], bool]) 
     said = False
     while not stopping():
         try:
-            token = token_path(config).read_text(encoding="ascii", errors="ignore").strip()
+            token = _own_token(config)
             if token and nodes.holds(config.node.id, token):
                 return True
-        except FileNotFoundError:
-            log.debug("node %s has no token yet", config.node.id)
         except RockError as error:
             log.warning("node %s cannot be looked up: %s", config.node.id, error)
         if not said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 from app.config import Config
 from app.records import Event, SandboxRecord, State
@@ -23,13 +24,21 @@ class Reaper:
         self._node, self._most = config.node.id, config.runtime.keep_stopped_limit
         self._sandboxes, self._deployment, self._turns = sandboxes, deployment, turns
         self._adopted = 0.0
+        # Longer without Redis, and others may have taken this node for lost.
+        self._away_after = config.node.lost_after_seconds - config.node.heartbeat_seconds
+        self._finished = time.monotonic()
 
     def run(self, now: float) -> None:
-        """Do one round at `now` (epoch seconds)."""
+        """Do one round at `now` (epoch seconds).
+
+        After a time without a whole round (Redis was out of reach, the machine slept) everything is compared: others may have
+        taken this node for lost meanwhile, and have ended sandboxes that live here still.
+        """
         self.reap(now)
         self.retire(now)
-        if now - self._adopted >= ADOPT_EVERY:
+        if now - self._adopted >= ADOPT_EVERY or time.monotonic() - self._finished > self._away_after:
             self.adopt(now)
+        self._finished = time.monotonic()
 
     def reap(self, now: float) -> int:
         """Stop the sandboxes whose lease is over; return how many."""

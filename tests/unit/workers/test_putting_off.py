@@ -8,9 +8,10 @@ import pytest
 from app.calls import Call, Route
 from app.config import load
 from app.database import DatabaseAway
+from app.stores import Stores
 from rock.errors import StartFailed
 from workers.heartbeat import Heartbeat
-from workers.lifecycle import NodeLifecycle, Stores
+from workers.lifecycle import NodeLifecycle
 
 
 class Away:
@@ -50,8 +51,8 @@ def test_a_call_that_meets_redis_away_stays_in_flight(config, error, failures):
         def statistics(self, sandbox_id):
             raise error
 
-    stores = Stores(results, Away(), Away(), Away())
-    lifecycle = NodeLifecycle(config, stores, Away(), Deployment())
+    stores = Stores(Away(), Away(), Away(), results, Away())
+    lifecycle = NodeLifecycle(config, stores, Away(), Away(), Deployment())
     lifecycle.statistics("c" * 32)
     assert len(results.failed) == failures
 

@@ -15,6 +15,7 @@ from app.line import Line
 from app.node_store import NodeStore
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.store import SandboxStore
+from tests.wire import until
 from workers.deployments.abstract import ContainerState
 from workers.reaper import Reaper
 from workers.turns import Turns
@@ -167,3 +168,18 @@ def test_a_sandbox_that_was_started_again_is_left_alone(world):
     world.sandboxes.retired = restarted_in_between
     assert world.reaper.retire(world.now + 100) == 0
     assert "a" in world.containers.all and world.state("a") is State.PENDING
+
+
+def test_after_a_time_without_a_whole_round_everything_is_compared(redis_url):
+    """Others take a node for lost that Redis does not hear of; here within 50 ms."""
+    times = {"ROCK_NODE__LOST_AFTER_SECONDS": "0.6", "ROCK_NODE__HEARTBEAT_SECONDS": "0.55"}
+    world = World(redis_url, **times)
+    world.start("a", retention=0.0)
+    world.reaper.run(world.now)
+    world.move("a")
+    world.sandboxes.forget_stopped("n1", "a")
+    begun = time.monotonic()
+    until(lambda: time.monotonic() - begun > 0.06)
+    world.reaper.run(world.now + 1)
+    assert world.containers.all == {}
+    world.redis.close()
