@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from app.config import Config
+from app.database import DatabaseAway
 from app.records import Event, SandboxRecord, State
 from app.store import SandboxStore
+from rock.errors import RockError
 from workers.deployments.abstract import AbstractDeployment
 from workers.turns import Turns
 
@@ -18,7 +21,7 @@ ADOPT_EVERY = 60.0
 
 
 class Reaper:
-    """The clean-up of one node. Each pass may be repeated, and does its work one sandbox after the other."""
+    """The clean-up of one node. Each pass may be repeated, and does its work one sandbox after the other; a failure ends none."""
 
     def __init__(self, config: Config, sandboxes: SandboxStore, deployment: AbstractDeployment, turns: Turns) -> None:
         self._node, self._most = config.node.id, config.runtime.keep_stopped_limit
@@ -42,17 +45,18 @@ class Reaper:
 
     def reap(self, now: float) -> int:
         """Stop the sandboxes whose lease is over; return how many."""
-        ended = 0
-        for sandbox_id in self._sandboxes.expired(self._node, now):
-            moved = self._sandboxes.transition(
-                sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True,
-                reason="the idle lease ended",
-            )  # fmt: skip
-            if moved:
-                log.info("sandbox expired sandbox_id=%s", sandbox_id)
-                self.put_down(sandbox_id, now)
-                ended += 1
-        return ended
+        return sum(self._guarded(name, self._reap_one, now) for name in self._sandboxes.expired(self._node, now))
+
+    def _reap_one(self, sandbox_id: str, now: float) -> bool:
+        moved = self._sandboxes.transition(
+            sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True,
+            reason="the idle lease ended",
+        )  # fmt: skip
+        if moved:
+            log.info("sandbox expired sandbox_id=%s", sandbox_id)
+            # Should that fail, its container is found by a later pass, as one that was kept or one that nobody wants.
+            self.put_down(sandbox_id, now)
+        return moved
 
     def put_down(self, sandbox_id: str, now: float) -> None:
         """End what runs in a sandbox that has just been stopped. Its container stays if it is to be kept, else it goes."""
@@ -66,36 +70,52 @@ class Reaper:
 
     def retire(self, now: float) -> int:
         """Remove the containers of stopped sandboxes that were kept for long enough, or are too many; return how many."""
-        removed = 0
-        for sandbox_id in self._sandboxes.retired(self._node, now, self._most):
-            with self._turns.of(sandbox_id):
-                record = self._sandboxes.get(sandbox_id)
-                here = record is not None and record.node == self._node
-                if here and record is not None and record.state not in (State.STOPPED, State.DELETED):
-                    continue  # it was started again in the meantime
-                self._deployment.remove(sandbox_id)
-                if here and record is not None and record.kept:
-                    self._deleted(record, now)
-                self._sandboxes.forget_stopped(self._node, sandbox_id)
-                removed += 1
-        return removed
+        retired = self._sandboxes.retired(self._node, now, self._most)
+        return sum(self._guarded(name, self._retire_one, now) for name in retired)
+
+    def _retire_one(self, sandbox_id: str, now: float) -> bool:
+        with self._turns.of(sandbox_id):
+            record = self._sandboxes.get(sandbox_id)
+            here = record is not None and record.node == self._node
+            if here and record is not None and record.state not in (State.STOPPED, State.DELETED):
+                return False  # it was started again in the meantime
+            self._deployment.remove(sandbox_id)
+            if here and record is not None and record.kept:
+                self._deleted(record, now)
+            self._sandboxes.forget_stopped(self._node, sandbox_id)
+            return True
 
     def adopt(self, now: float) -> int:
         """Compare the engine with Redis: remove containers nobody wants, write off sandboxes without one; return how many removed."""
         self._adopted = now
         containers = dict(self._deployment.list())
         records = {record.sandbox_id: record for record in self._sandboxes.many(containers)}
-        removed = sum(self._look_at(name, alive, records.get(name)) for name, alive in containers.items())
+        removed = sum(
+            self._guarded(name, self._look_at, alive, records.get(name)) for name, alive in containers.items()
+        )
         for record in self._sandboxes.by_node(self._node):
-            if record.state is not State.RUNNING or containers.get(record.sandbox_id):
-                continue
-            # Looked at again: it may have come up since the list was made.
-            if not self._deployment.inspect(record.sandbox_id).running:
-                self._sandboxes.transition(
-                    record.sandbox_id, [State.RUNNING], State.STOPPED, Event.GONE, now,
-                    only_start=record.start_call, reason="its container was not there when the node looked",
-                )  # fmt: skip
+            if record.state is State.RUNNING and not containers.get(record.sandbox_id):
+                self._guarded(record.sandbox_id, self._write_off, record, now)
         return removed
+
+    def _write_off(self, sandbox_id: str, record: SandboxRecord, now: float) -> bool:
+        """Note the end of a sandbox that has no running container, unless it has come up since the list was made."""
+        if self._deployment.inspect(sandbox_id).running:
+            return False
+        return self._sandboxes.transition(
+            sandbox_id, [State.RUNNING], State.STOPPED, Event.GONE, now,
+            only_start=record.start_call, reason="its container was not there when the node looked",
+        )  # fmt: skip
+
+    def _guarded(self, sandbox_id: str, work: Callable[..., bool], *args: object) -> bool:
+        """Return what `work` on one sandbox does; what the engine refuses is logged, and must not keep the others from their end."""
+        try:
+            return work(sandbox_id, *args)
+        except DatabaseAway:
+            raise  # it would be the same for each of them
+        except (RockError, OSError) as error:
+            log.warning("clean-up failed, tried again in a later round sandbox_id=%s: %s", sandbox_id, error)
+        return False
 
     def _look_at(self, sandbox_id: str, alive: bool, record: SandboxRecord | None) -> bool:
         """Put one container right; True if it was removed. Only a doubtful one costs a second look, in its turn."""

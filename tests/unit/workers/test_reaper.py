@@ -9,12 +9,13 @@ import pytest
 
 from app.calls import Call, call_id
 from app.config import load
-from app.database import connect
+from app.database import DatabaseAway, connect
 from app.keys import Keys
 from app.line import Line
 from app.node_store import NodeStore
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.store import SandboxStore
+from rock.errors import Internal
 from tests.wire import until
 from workers.deployments.abstract import ContainerState
 from workers.reaper import Reaper
@@ -26,18 +27,27 @@ class Containers:
 
     def __init__(self):
         self.all: dict[str, bool] = {}
+        # What the engine refuses to stop, remove or tell of, and how.
+        self.stuck: dict[str, Exception] = {}
+
+    def _refuse(self, sandbox_id):
+        if sandbox_id in self.stuck:
+            raise self.stuck[sandbox_id]
 
     def list(self):
         return list(self.all.items())
 
     def inspect(self, sandbox_id):
+        self._refuse(sandbox_id)
         return ContainerState(exists=sandbox_id in self.all, running=self.all.get(sandbox_id, False))
 
     def stop(self, sandbox_id):
+        self._refuse(sandbox_id)
         if sandbox_id in self.all:
             self.all[sandbox_id] = False
 
     def remove(self, sandbox_id):
+        self._refuse(sandbox_id)
         self.all.pop(sandbox_id, None)
 
 
@@ -132,6 +142,38 @@ def test_containers_are_compared_with_the_records(world):
     assert world.reaper.adopt(world.now) == 3
     assert world.containers.all == {"runs": True, "starts": True, "stopped": False, "went": False}
     assert world.sandboxes.get("gone").stop_event == Event.GONE
+
+
+@pytest.mark.parametrize("fault", [Internal("removal is in progress"), OSError("no space left")])
+def test_what_cannot_be_cleared_away_keeps_nothing_else_from_its_end(world, fault):
+    for name in ("expired", "retired", "nobodys", "gone"):
+        for place in ("a-bad", "b-good"):
+            world.start(f"{place}-{name}", retention=100.0 if name == "retired" else 0.0)
+    for place in ("a-bad", "b-good"):
+        world.move(f"{place}-retired")
+        world.containers.stop(f"{place}-retired")
+        world.move(f"{place}-nobodys")
+        world.redis.zrem(world.sandboxes._keys.node_stopped("n1"), f"{place}-nobodys")
+        world.containers.remove(f"{place}-gone")
+        world.redis.zrem(world.sandboxes._keys.node_leases("n1"), f"{place}-gone")
+    bad = [name for name in [*world.containers.all, "a-bad-gone"] if name.startswith("a-bad")]
+    world.containers.stuck = dict.fromkeys(bad, fault)
+    world.reaper.run(world.now + 100)
+    assert set(world.containers.all) == set(bad) - {"a-bad-gone"}
+    assert world.sandboxes.get("b-good-gone").stop_event == Event.GONE and world.state("a-bad-gone") is State.RUNNING
+    world.containers.stuck.clear()
+    world.reaper.retire(world.now + 101)
+    world.reaper.adopt(world.now + 101)
+    assert not world.containers.all and world.state("a-bad-retired") is State.DELETED
+
+
+def test_redis_away_ends_a_round(world):
+    for name in ("a", "b"):
+        world.start(name)
+        world.move(name)
+    world.containers.stuck = {"a": DatabaseAway(), "b": AssertionError("nothing is tried without Redis")}
+    with pytest.raises(DatabaseAway):
+        world.reaper.retire(world.now + 100)
 
 
 def test_a_restart_and_a_removal_take_turns(world):
