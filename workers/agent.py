@@ -155,7 +155,7 @@ class NodeAgent:
         if error is not None:
             # First, while the id is still taken: a start that follows at once must not lose its container.
             try:
-                undo_start(self.deployment, call)
+                self._undo(call)
             finally:
                 fail_start(self.sandboxes, self.results, call, error, now)
             return
@@ -168,7 +168,7 @@ class NodeAgent:
         record = self.sandboxes.get(call.sandbox_id)
         if not moved and not _runs(record, call):
             # Stopped while it was starting: whoever did so has answered.
-            undo_start(self.deployment, call)
+            self._undo(call)
             self.results.fail(
                 call.call_id, SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting"), now
             )
@@ -181,6 +181,12 @@ class NodeAgent:
             call.sandbox_id,
             now - call.created,
         )
+
+    def _undo(self, call: Call) -> None:
+        """Undo a start that failed, unless another life has begun since: the container is that one's."""
+        record = self.sandboxes.get(call.sandbox_id)
+        if record is None or record.start_call == call.call_id:
+            undo_start(self.deployment, call)
 
 
 def _runs(record: SandboxRecord | None, call: Call) -> bool:

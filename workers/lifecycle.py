@@ -236,12 +236,14 @@ class NodeLifecycle:
         self.sandboxes.set_phase(call.sandbox_id, phase, status, message, time.time(), call.call_id)
 
     def _stop(self, call: Call) -> None:
-        now = time.time()
+        # Done again after a crash, it may come when the sandbox has been started again already.
+        life, now = str(call.body.get("life", "")), time.time()
         # The record first: the session side must find the end asked for when the stream breaks.
         self.sandboxes.transition(
-            call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now, reason="stop was called"
-        )
-        self.reaper.put_down(call.sandbox_id, now)
+            call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now,
+            only_start=life, reason="stop was called",
+        )  # fmt: skip
+        self.reaper.put_down(call.sandbox_id, life, now)
         self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
         log.info(
             "sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f",

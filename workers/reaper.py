@@ -48,25 +48,35 @@ class Reaper:
         return sum(self._guarded(name, self._reap_one, now) for name in self._sandboxes.expired(self._node, now))
 
     def _reap_one(self, sandbox_id: str, now: float) -> bool:
-        moved = self._sandboxes.transition(
+        record = self._sandboxes.get(sandbox_id)
+        moved = record is not None and self._sandboxes.transition(
             sandbox_id, [State.RUNNING], State.STOPPED, Event.EXPIRED, now, only_expired=True,
-            reason="the idle lease ended",
+            only_start=record.start_call, reason="the idle lease ended",
         )  # fmt: skip
-        if moved:
+        if record is not None and moved:
             log.info("sandbox expired sandbox_id=%s", sandbox_id)
             # Should that fail, its container is found by a later pass, as one that was kept or one that nobody wants.
-            self.put_down(sandbox_id, now)
+            self.put_down(sandbox_id, record.start_call, now)
         return moved
 
-    def put_down(self, sandbox_id: str, now: float) -> None:
-        """End what runs in a sandbox that has just been stopped. Its container stays if it is to be kept, else it goes."""
-        record = self._sandboxes.get(sandbox_id)
-        if record is not None and record.state is State.STOPPED and record.kept:
-            self._deployment.stop(sandbox_id)
-            return
-        self._deployment.remove(sandbox_id)
-        if record is not None and record.spec.get("auto_delete_seconds") == 0:
-            self._deleted(record, now)
+    def put_down(self, sandbox_id: str, life: str, now: float) -> None:
+        """End what runs in a sandbox that has just been stopped. Its container stays if it is to be kept, else it goes.
+
+        Params:
+            life: the start call of the life that was stopped; a later one is left alone ("": whichever it is).
+        """
+        # The next life waits for the end of this one. This one's own start or commit may hold the turn for long, and a stop
+        # does not wait for those: a start finds by itself that it is not wanted any more.
+        with self._turns.of(sandbox_id, wait=False):
+            record = self._sandboxes.get(sandbox_id)
+            if record is not None and life and record.start_call != life:
+                return
+            if record is not None and record.state is State.STOPPED and record.kept:
+                self._deployment.stop(sandbox_id)
+                return
+            self._deployment.remove(sandbox_id)
+            if record is not None and record.spec.get("auto_delete_seconds") == 0:
+                self._deleted(record, now)
 
     def retire(self, now: float) -> int:
         """Remove the containers of stopped sandboxes that were kept for long enough, or are too many; return how many."""

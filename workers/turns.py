@@ -15,15 +15,22 @@ class Turns:
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def of(self, sandbox_id: str) -> Iterator[None]:
-        """Wait for the sandbox's turn and hold it while the context lasts. Not to be entered twice by one thread."""
+    def of(self, sandbox_id: str, *, wait: bool = True) -> Iterator[None]:
+        """Hold the sandbox's turn while the context lasts. Not to be entered twice by one thread.
+
+        Params:
+            wait: until it is free; otherwise the context goes without it while another has it.
+        """
         with self._guard:
             lock, users = self._locks.get(sandbox_id, (threading.Lock(), 0))
             self._locks[sandbox_id] = (lock, users + 1)
+        held = False
         try:
-            with lock:
-                yield
+            held = lock.acquire(blocking=wait)
+            yield
         finally:
+            if held:
+                lock.release()
             with self._guard:
                 users = self._locks[sandbox_id][1] - 1
                 if users:

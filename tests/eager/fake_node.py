@@ -115,7 +115,9 @@ class FakeNode:
         if call is None:
             return
         self.ran.append(call_id)
-        self.stores.sandboxes.transition(call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time())
+        self.stores.sandboxes.transition(
+            call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time(), only_start=call.body["life"]
+        )
         self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
 
     def delete(self, call_id: str) -> None:

@@ -80,6 +80,9 @@ class World:
         allowed = [State.PENDING] if to is State.RUNNING else [State.PENDING, State.RUNNING]
         return self.sandboxes.transition(name, allowed, to, event, self.now)
 
+    def life(self, name):
+        return self.sandboxes.get(name).start_call
+
     def state(self, name):
         return self.sandboxes.get(name).state
 
@@ -103,7 +106,7 @@ def test_expired_sandboxes_are_put_down_and_kept_if_asked(world):
 def test_what_was_kept_goes_when_its_time_is_over(world):
     world.start("a")
     world.move("a")
-    world.reaper.put_down("a", world.now)
+    world.reaper.put_down("a", world.life("a"), world.now)
     assert world.reaper.retire(world.now + 99) == 0 and world.containers.all == {"a": False}
     assert world.reaper.retire(world.now + 100) == 1
     assert world.containers.all == {} and world.state("a") is State.DELETED
@@ -115,7 +118,7 @@ def test_no_more_are_kept_than_the_limit(redis_url):
     for name, retention in (("a", 300.0), ("b", 100.0), ("c", 200.0)):
         world.start(name, retention=retention)
         world.move(name)
-        world.reaper.put_down(name, world.now)
+        world.reaper.put_down(name, world.life(name), world.now)
     world.reaper.run(world.now)
     assert set(world.containers.all) == {"a", "c"} and world.state("b") is State.DELETED
     world.redis.close()

@@ -1,0 +1,165 @@
+"""Work on one life of a sandbox that comes late, or again after a crash: it leaves the next life alone. Real Redis, an engine that is a table."""
+
+import time
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from app.calls import Call, Route, call_id
+from app.config import load
+from app.database import connect
+from app.image_store import ImageStore
+from app.keys import Keys
+from app.line import Line
+from app.node_store import NodeStore
+from app.records import Event, NodeRecord, SandboxRecord, State
+from app.results import ResultStore
+from app.store import SandboxStore
+from app.stores import Stores
+from rock.errors import StartFailed
+from workers.agent import NodeAgent
+from workers.lifecycle import NodeLifecycle
+
+
+class Engine:
+    """Containers by sandbox id: whether they run."""
+
+    def __init__(self) -> None:
+        self.all: dict[str, bool] = {}
+
+    def stop(self, sandbox_id):
+        self.all[sandbox_id] = False
+
+    def remove(self, sandbox_id):
+        self.all.pop(sandbox_id, None)
+
+
+class Relay:
+    """Keeps what is to be called when a keeper answers, or does not."""
+
+    def open(self, sandbox_id, start, then):
+        self.then = then
+
+    def holds(self, sandbox_id, call_id):
+        return False
+
+
+class World:
+    """Node n1 with both of its sides."""
+
+    def __init__(self, redis_url) -> None:
+        prefix = f"live{uuid.uuid4().hex[:8]}:"
+        environ = {"ROCK_REDIS_URL": redis_url, "ROCK_REDIS__PREFIX": prefix, "ROCK_NODE_ID": "n1"}
+        self.redis, keys, self.numbers = connect(redis_url), Keys(prefix), iter(range(100))
+        line = Line(self.redis, keys)
+        self.stores = Stores(line, SandboxStore(self.redis, keys, line), NodeStore(self.redis, keys, line),
+                             ResultStore(self.redis, keys), ImageStore(self.redis, keys))  # fmt: skip
+        self.stores.nodes.register("n1", "t", NodeRecord("n1", 99.0, 2**40), time.time())
+        self.engine, self.relay = Engine(), Relay()
+        self.lifecycle = NodeLifecycle(load("test", environ), self.stores, None, None, self.engine)
+        self.agent = NodeAgent("n1", self.stores.results, self.stores.sandboxes, None, self.engine, self.relay)
+
+    def call(self, route, name, **body):
+        """Return a call that is not made yet."""
+        number = f"r{next(self.numbers)}"
+        return Call(call_id("", number), number, "", route.value, name, body, "n1", time.time())
+
+    def start(self, name, running=True):
+        """Begin a first life; return its start."""
+        call = self.call(Route.START, name, image="x")
+        record = SandboxRecord(
+            name, "", "", 1.0, 1, 60.0, call.created, 100.0, start_call=call.call_id, spec={"image": "x"}
+        )
+        self.stores.line.enter(record, call, call.created)
+        self.engine.all[name] = True
+        assert not running or self.runs(name)
+        return call
+
+    def restart(self, name, running=True):
+        """Begin the life after the one that has ended."""
+        old, call = self.stores.sandboxes.get(name), self.call(Route.RESTART, name)
+        new = replace(old, state=State.PENDING, start_call=call.call_id)
+        self.stores.line.restart(new, call, call.created, old.start_call)
+        self.engine.all[name] = True
+        assert not running or self.runs(name)
+
+    def runs(self, name):
+        return self.stores.sandboxes.transition(name, [State.PENDING], State.RUNNING, Event.STARTED, time.time())
+
+    def ends(self, name):
+        living = [State.PENDING, State.RUNNING]
+        return self.stores.sandboxes.transition(name, living, State.STOPPED, Event.STOP, time.time())
+
+    def stop(self, name):
+        """Return a stop of the present life that is in flight on the node."""
+        call = self.call(Route.STOP, name, life=self.stores.sandboxes.get(name).start_call)
+        self.stores.results.claim(call, call.created, need_running=False)
+        return call
+
+    def state(self, name):
+        return self.stores.sandboxes.get(name).state
+
+
+@pytest.fixture
+def world(redis_url):
+    made = World(redis_url)
+    yield made
+    made.redis.close()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_stop_done_again_leaves_the_next_life_alone(world, running):
+    """The lifecycle worker died between the record and the answer, and the owner has started the sandbox again since."""
+    world.start("a")
+    stop = world.stop("a")
+    assert world.ends("a")
+    world.restart("a", running)
+    world.lifecycle.stop(stop.call_id)
+    assert world.state("a") is (State.RUNNING if running else State.PENDING) and world.engine.all == {"a": True}
+    assert world.stores.results.load(stop.call_id).envelope["status"] == "Success"
+    world.lifecycle.stop(world.stop("a").call_id)
+    assert world.state("a") is State.STOPPED
+
+
+def test_a_stop_does_not_wait_for_what_its_own_life_is_doing(world):
+    """A container that is being made, a commit."""
+    world.start("a")
+    with world.lifecycle.turns.of("a"):
+        world.lifecycle.stop(world.stop("a").call_id)
+        assert world.state("a") is State.STOPPED and world.engine.all == {"a": False}
+
+
+def test_the_next_life_waits_for_the_end_of_the_one_before(world):
+    world.start("a")
+    stopped, held = world.engine.stop, []
+
+    def stop(sandbox_id):
+        held.append(world.lifecycle.turns._locks["a"][0].locked())
+        stopped(sandbox_id)
+
+    world.engine.stop = stop
+    world.lifecycle.stop(world.stop("a").call_id)
+    assert held == [True] and world.lifecycle.turns._locks == {}
+
+
+@pytest.mark.parametrize("error", [StartFailed("no answer"), None])
+def test_a_start_that_is_over_does_not_undo_the_next_life(world, error):
+    """Its keeper answers, or is given up, when the owner has stopped the sandbox and started it again."""
+    first = world.start("a", running=False)
+    world.agent.opened(first.call_id)
+    world.ends("a")
+    world.restart("a")
+    world.relay.then(error)
+    assert world.engine.all == {"a": True} and world.state("a") is State.RUNNING
+    assert world.stores.results.load(first.call_id).envelope["status"] == "Failed"
+
+
+@pytest.mark.parametrize("error", [StartFailed("no answer"), None])
+def test_a_start_that_comes_to_nothing_leaves_no_container(world, error):
+    first = world.start("a", running=False)
+    world.agent.opened(first.call_id)
+    if error is None:
+        world.ends("a")
+    world.relay.then(error)
+    assert world.engine.all == {} and world.state("a") is State.STOPPED
