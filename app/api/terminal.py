@@ -25,8 +25,13 @@ log = logging.getLogger(__name__)
 PING_EVERY = 25
 # Bytes of one frame from a client.
 LARGEST_FRAME = 1024 * 1024
+# Bytes that may wait for a program which takes its keys slowly, and what a frame counts beside its own bytes: there may be many small ones.
+MOST_WAITING, FRAME_COST = 4 * LARGEST_FRAME, 64
 # Close codes of RFC 6455.
-NORMAL, POLICY, SERVICE_FAULT, RESTART = 1000, 1008, 1011, 1012
+NORMAL, POLICY, TOO_BIG, SERVICE_FAULT, RESTART = 1000, 1008, 1009, 1011, 1012
+
+# How a socket says that its client has left; the second before that was noticed.
+GONE = (ConnectionClosed, OSError)
 
 
 def register(app: Flask, services: Services) -> None:
@@ -36,11 +41,26 @@ def register(app: Flask, services: Services) -> None:
         identity = services.keyring.identify(request.headers)
         _same_origin()
         wanted = _wanted()
-        socket = Server(request.environ, ping_interval=PING_EVERY, max_message_size=LARGEST_FRAME)
+        socket = _Socket(request.environ, ping_interval=PING_EVERY, max_message_size=LARGEST_FRAME)
         _serve(services, socket, sandbox_id, wanted, identity)
         return _Spent()
 
     app.add_url_rule(f"{PREFIX}/sandboxes/<sandbox_id>/terminal", "terminal", handle, websocket=True)
+
+
+class _Socket(Server):
+    """A WebSocket whose client is cut off when more of what it sent than MOST_WAITING waits to be taken."""
+
+    def _handle_events(self) -> bool:
+        """Take up what has just been read; return whether to read on."""
+        going: bool = super()._handle_events()
+        if going and sum(len(message) + FRAME_COST for message in self.input_buffer) > MOST_WAITING:
+            log.warning("terminal closed: its client sends faster than the program takes it")
+            self.input_buffer.clear()
+            self.close(TOO_BIG, "sent faster than the program takes it")
+            self.event.set()
+            return False
+        return going
 
 
 class _Spent(Response):
@@ -73,7 +93,10 @@ def _serve(services: Services, socket: Server, sandbox_id: str, wanted: Terminal
     """Carry keys and screen between the client and a terminal until one of them ends."""
 
     def leave() -> None:
-        socket.close(RESTART, "the service ends")
+        try:
+            socket.close(RESTART, "the service ends")
+        except GONE:
+            log.debug("terminal: the client left before the service ended sandbox_id=%s", sandbox_id)
 
     services.terminals.closers.add(leave)
     terminal = None
@@ -93,15 +116,15 @@ def _serve(services: Services, socket: Server, sandbox_id: str, wanted: Terminal
 
 
 def _messages(socket: Server) -> Iterator[bytes | str]:
-    """Yield what the client sends, keys that came meanwhile in one piece. Raises ConnectionClosed."""
+    """Yield what the client sends, keys that came meanwhile in one piece of not much more than LARGEST_FRAME. Raises ConnectionClosed."""
     while True:
         message: bytes | str = socket.receive()
         after: bytes | str | None = None
-        while isinstance(message, bytes):
+        while isinstance(message, bytes) and len(message) < LARGEST_FRAME:
             after = socket.receive(timeout=0)
             if not isinstance(after, bytes):
                 break
-            message += after
+            message, after = message + after, None
         yield message
         if after is not None:
             yield after
@@ -126,7 +149,7 @@ def _show(socket: Server, terminal: Terminal) -> None:
         for data in terminal.screen():
             socket.send(data)
         _end(socket, terminal.outcome(), NORMAL)
-    except ConnectionClosed:
+    except GONE:
         log.debug("terminal: the client left")
     except RockError as error:
         _end(socket, error.to_envelope(), SERVICE_FAULT)
@@ -137,5 +160,5 @@ def _end(socket: Server, envelope: dict[str, Any], code: int) -> None:
     try:
         socket.send(json.dumps(envelope))
         socket.close(code, "see the last message")
-    except ConnectionClosed:
+    except GONE:
         log.debug("terminal: the client left before the end was told")
