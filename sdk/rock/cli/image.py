@@ -54,7 +54,7 @@ def warm(images: tuple[str, ...], no_wait: bool, as_json: bool) -> None:
 @click.option("--node", help="Only on this node; otherwise on every one that has it.")
 @json_option
 def rm(image: str, node: str | None, as_json: bool) -> None:
-    """Remove IMAGE from the nodes; exits with 1 if it stays on one."""
+    """Remove IMAGE from the nodes; exits with 1 if it stays on one, or may stay on one that does not answer."""
     with faults():
         request = dump(RemoveImageRequest(image=image, node=node))
         found = parse(RemoveImageResponse, loop.run(SandboxConfig().transport().post("/remove_image", request)))
@@ -67,4 +67,4 @@ def rm(image: str, node: str | None, as_json: bool) -> None:
             click.echo(f"{failure['node']}\t{failure['error']}", err=True)
         for name in found.lost:
             click.echo(f"{name}\tdoes not answer", err=True)
-    sys.exit(1 if found.failed else 0)
+    sys.exit(1 if found.failed or found.lost else 0)
