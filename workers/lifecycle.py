@@ -19,6 +19,7 @@ from app.stores import Stores
 from rock.actions import StartRequest, load
 from rock.errors import AlreadyExists, BadRequest, Internal, RockError, SandboxGone, StartTimeout, success
 from workers.agent import undo_start
+from workers.background import Background
 from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
@@ -48,6 +49,13 @@ class NodeLifecycle:
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self.images = ImageCalls(stores.results, stores.images, deployment)
+        # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
+        starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
+        self._lost: dict[str, Callable[[str], None]] = {
+            Route.START.value: starts.begin, Route.RESTART.value: starts.begin, Route.STOP.value: others.begin,
+            Route.DELETE.value: others.begin, Route.REMOVE_IMAGE.value: others.begin, Route.STATISTICS.value: others.begin,
+            Route.COMMIT.value: self.commits.begin, Route.WARM.value: self.images.warm, Route.UPLOAD.value: self._transfers.give_up,
+        }  # fmt: skip
         self._busy: set[str] = set()
         self._lock = threading.Lock()
 
@@ -80,26 +88,33 @@ class NodeLifecycle:
         self.node_store.set_images(self._config.node.id, self.deployment.images.names())
 
     def recover(self, now: float, *, all: bool = False) -> int:
-        """Do again what is in flight on this node and was lost on its way; return how many calls."""
-        work: dict[str, Callable[[str], None]] = {
-            Route.START.value: self.start, Route.RESTART.value: self.start, Route.STOP.value: self.stop,
-            Route.DELETE.value: self.delete, Route.COMMIT.value: self.commits.begin,
-            Route.WARM.value: self.images.warm, Route.REMOVE_IMAGE.value: self.remove_image,
-            Route.STATISTICS.value: self.statistics, Route.UPLOAD.value: self._transfers.give_up,
-        }  # fmt: skip
+        """Begin again what is in flight on this node and was lost on its way; return how many calls."""
         taken = 0
         # By the time at which they came to this node: a start may have waited for room for long before.
         for call_id in self.results.inflight(self._config.node.id, now if all else now - LEFT_BEHIND):
             call = self.results.load(call_id)
-            if call is None or call.done or call.route not in work:
+            if call is None or call.done or call.route not in self._lost or self._is_busy(call_id):
                 continue
             if call.is_start and self._has_container(call):
                 continue  # with the session side
             if call.route == Route.UPLOAD and ("content_base64" in call.body or not all):
                 continue
-            work[call.route](call_id)
+            self._lost[call.route](call_id)
             taken += 1
         return taken
+
+    def _again(self, call: Call) -> None:
+        """Carry out a call that was lost on its way."""
+        work: dict[str, Callable[[str], None]] = {
+            Route.START.value: self.start, Route.RESTART.value: self.start, Route.STOP.value: self.stop,
+            Route.DELETE.value: self.delete, Route.REMOVE_IMAGE.value: self.remove_image,
+            Route.STATISTICS.value: self.statistics,
+        }  # fmt: skip
+        work[call.route](call.call_id)
+
+    def _is_busy(self, call_id: str) -> bool:
+        with self._lock:
+            return call_id in self._busy
 
     def _has_container(self, call: Call) -> bool:
         record = self.sandboxes.get(call.sandbox_id)

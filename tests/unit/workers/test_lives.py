@@ -1,5 +1,6 @@
 """Work on one life of a sandbox that comes late, or again after a crash: it leaves the next life alone. Real Redis, an engine that is a table."""
 
+import threading
 import time
 import uuid
 from dataclasses import replace
@@ -17,7 +18,8 @@ from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore
 from app.store import SandboxStore
 from app.stores import Stores
-from rock.errors import StartFailed
+from rock.errors import StartFailed, success
+from tests.wire import until
 from workers.agent import NodeAgent
 from workers.lifecycle import NodeLifecycle
 
@@ -27,6 +29,14 @@ class Engine:
 
     def __init__(self) -> None:
         self.all: dict[str, bool] = {}
+        # Which images are being fetched, each time; it ends when `pulled` is set.
+        self.pulls: list[str] = []
+        self.pulled = threading.Event()
+
+    def prepare_image(self, image, **options):
+        self.pulls.append(image)
+        assert self.pulled.wait(20)
+        raise StartFailed("no such image")
 
     def stop(self, sandbox_id):
         self.all[sandbox_id] = False
@@ -65,9 +75,9 @@ class World:
         number = f"r{next(self.numbers)}"
         return Call(call_id("", number), number, "", route.value, name, body, "n1", time.time())
 
-    def start(self, name, running=True):
+    def start(self, name, running=True, image="x"):
         """Begin a first life; return its start."""
-        call = self.call(Route.START, name, image="x")
+        call = self.call(Route.START, name, image=image)
         record = SandboxRecord(
             name, "", "", 1.0, 1, 60.0, call.created, 100.0, start_call=call.call_id, spec={"image": "x"}
         )
@@ -85,7 +95,9 @@ class World:
         assert not running or self.runs(name)
 
     def runs(self, name):
-        return self.stores.sandboxes.transition(name, [State.PENDING], State.RUNNING, Event.STARTED, time.time())
+        now, life = time.time(), self.stores.sandboxes.get(name).start_call
+        moved = self.stores.sandboxes.transition(name, [State.PENDING], State.RUNNING, Event.STARTED, now)
+        return moved and self.stores.results.complete(life, success({}), now)
 
     def ends(self, name):
         living = [State.PENDING, State.RUNNING]
@@ -163,3 +175,18 @@ def test_a_start_that_comes_to_nothing_leaves_no_container(world, error):
         world.ends("a")
     world.relay.then(error)
     assert world.engine.all == {} and world.state("a") is State.STOPPED
+
+
+def test_starts_are_done_again_beside_each_other_and_keep_nothing_else_waiting(world):
+    """The lifecycle worker was killed while it fetched images, and a stop was lost with it."""
+    starts = [world.start(name, running=False, image=f"slow:{name}") for name in "bcd"]
+    world.start("a")
+    stop = world.stop("a")
+    assert world.lifecycle.recover(time.time(), all=True) == 4
+    until(lambda: len(world.engine.pulls) == 3, 20, "the starts")
+    until(lambda: world.stores.results.load(stop.call_id).done, 20, "the stop")
+    assert world.lifecycle.recover(time.time(), all=True) == 0, "they are in hand"
+    world.engine.pulled.set()
+    until(lambda: all(world.stores.results.load(start.call_id).done for start in starts), 20, "the ends of the starts")
+    assert sorted(world.engine.pulls) == ["slow:b", "slow:c", "slow:d"]
+    assert [world.state(name) for name in "abcd"] == [State.STOPPED] * 4
