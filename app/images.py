@@ -60,7 +60,9 @@ class Images:
                 found["failed"].append({"node": errand.call.node, "error": answer["error"]})
             elif answer["result"].get("removed"):
                 found["removed"].append(errand.call.node)
-        if home is not None and home.node not in [one["node"] for one in found["failed"]]:
+        # Known to be gone only once its own node says so: elsewhere it would become an image that anybody may start.
+        gone = {errand.call.node for errand in errands} - {one["node"] for one in found["failed"]}
+        if home is not None and home.node in gone:
             self._images.forget(request.image)
         return found
 

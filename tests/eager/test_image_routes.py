@@ -44,6 +44,17 @@ def test_a_removed_commit_is_forgotten_and_anothers_is_not_removed(make_api):
     assert store.home("here") is None
 
 
+def test_a_commit_stays_its_owners_until_its_own_node_has_removed_it(api):
+    store = api.node.stores.images
+    store.note("ubuntu:24.04", Home("n2", ""))
+    api.node.stores.nodes.register("n2", "t", NodeRecord("n2", 4.0, 16 * GB), time.time())
+    assert api.post("/remove_image", image="ubuntu:24.04", node="n1")["status"] == "Success"
+    assert store.home("ubuntu:24.04") is not None, "n2, which has it, was not asked"
+    api.node.stores.nodes.heartbeat("n2", "t", time.time() - 1000)
+    assert api.post("/remove_image", image="ubuntu:24.04")["result"]["lost"] == ["n2"]
+    assert store.home("ubuntu:24.04") is not None, "n2 will be back with it"
+
+
 def test_a_warmup_goes_to_every_living_node_and_its_progress_is_told(api):
     lose_a_node(api)
     task = api.post("/warmup/tasks", images=["a:1", "missing", "slow", "a:1"])["result"]
