@@ -6,6 +6,9 @@ from rock.errors import BadRequest
 
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 """One part of a repository's path."""
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]+)?"
+"""A registry's host, with a port if need be. No dots beside each other: a name is part of a path in the engine's API."""
 
 
 def split_reference(image: str, field: str = "image") -> tuple[str, str]:
@@ -21,7 +24,8 @@ def split_reference(image: str, field: str = "image") -> tuple[str, str]:
         repository, tag = name, "latest"
     path = repository.removeprefix(f"{registry_of(repository)}/")
     good = re.fullmatch(rf"{_PART}(?:/{_PART})*", path) and re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII)
-    if not good or (at and not re.fullmatch(r"[a-z0-9+._-]+:[0-9a-fA-F]{32,}", digest)):
+    # To an engine, `sha256:` and digits are no name but an id: of any image, whoever it belongs to.
+    if not good or path == "sha256" or (at and not re.fullmatch(r"[a-z0-9+._-]+:[0-9a-fA-F]{32,}", digest)):
         shown = image[:300]
         raise BadRequest(f"{field} {shown!r} is no image reference such as python:3.11 or host/name:tag", field=field)
     return repository, digest if at else tag
@@ -30,14 +34,22 @@ def split_reference(image: str, field: str = "image") -> tuple[str, str]:
 def registry_of(image: str) -> str:
     """Return the registry that a reference names (`host`, `host:port`), "" when it names none."""
     host, slash, _ = image.partition("/")
-    named = slash and (host == "localhost" or re.fullmatch(r"[A-Za-z0-9.-]+[.:][A-Za-z0-9.:-]*", host))
+    named = slash and (host == "localhost" or (re.search("[.:]", host) and re.fullmatch(_HOST, host)))
     return host if named else ""
+
+
+def full_name(image: str) -> str:
+    """Return a reference with its tag or digest spelled out: `python`, `python:latest`.
+
+    Only this goes to an engine: a name without a tag could be the beginning of another image's id. Errors: BadRequest.
+    """
+    repository, tag = split_reference(image)
+    return f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
 
 
 def canonical(image: str) -> str:
     """Return the one spelling of all references to an image: `python`, `docker.io/library/python:latest`. Errors: BadRequest."""
-    repository, tag = split_reference(image)
+    name = full_name(image)
     for default in ("docker.io/", "index.docker.io/"):
-        repository = repository.removeprefix(default)
-    repository = repository.removeprefix("library/")
-    return f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
+        name = name.removeprefix(default)
+    return name.removeprefix("library/")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from app.references import split_reference
+from app.references import full_name, split_reference
 from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavailable
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
@@ -41,7 +41,7 @@ class _Fetch:
 
 
 class Images:
-    """The images of one engine.
+    """The images of one engine, which is given the full spelling of what callers name, and nothing else.
 
     Params:
         engine: the engine.
@@ -57,6 +57,7 @@ class Images:
 
     def facts(self, image: str) -> ImageFacts:
         """Return what is known of an image: from its last `prepare`, else by asking. Errors: ImageNotFound."""
+        image = full_name(image)
         known = self._facts.get(image) or self._look(image)
         if known is None:
             raise ImageNotFound(f"image {image} is not on this node")
@@ -81,7 +82,7 @@ class Images:
             progress: told what is going on.
         Errors: BadRequest (bad reference), ImageNotFound, ImageAccess, PullFailed, StartTimeout.
         """
-        repository, tag = split_reference(image)
+        image = full_name(image)
         if pull is not Pull.ALWAYS:
             found = self._look(image)
             if found is not None:
@@ -89,7 +90,7 @@ class Images:
                 return found.id
         if pull is Pull.NEVER:
             raise ImageNotFound(f"image {image} is not on this node, and pull=never forbids to fetch it")
-        fetch = self._join(image, repository, tag, credentials, always=pull is Pull.ALWAYS)
+        fetch = self._join(image, credentials, always=pull is Pull.ALWAYS)
         self._wait(fetch, image, deadline, progress)
         found = self._look(image)
         if found is None:
@@ -98,7 +99,7 @@ class Images:
 
     def has(self, image: str) -> bool:
         """Return whether the node has an image of that name."""
-        return self._engine.image(image) is not None
+        return self._engine.image(full_name(image)) is not None
 
     def names(self) -> list[str]:
         """Return the names of all images that are here."""
@@ -115,6 +116,7 @@ class Images:
 
         Errors: Unavailable while sandboxes run from it: without its last name it would stay on the disk, and nobody could find it.
         """
+        image = full_name(image)
         found = self._engine.image(image)
         if found is not None and len(found.get("RepoTags") or ()) <= 1 and (users := self._engine.runs(found["Id"])):
             raise Unavailable(f"image {image} is in use by {users} running sandboxes; remove it when they have stopped")
@@ -132,9 +134,9 @@ class Images:
         self._facts[image] = ImageFacts(raw["Id"], env, raw.get("Architecture") or "")
         return self._facts[image]
 
-    def _join(self, image: str, repository: str, tag: str, credentials: Credentials | None, *, always: bool) -> _Fetch:
+    def _join(self, image: str, credentials: Credentials | None, *, always: bool) -> _Fetch:
         """Return the fetch of this image under this login that is under way, or begin it."""
-        key = (repository, tag, credentials and (credentials.username, credentials.password), always)
+        key = (image, credentials and (credentials.username, credentials.password), always)
         with self._lock:
             fetch = self._fetches.get(key)
             if fetch is None:
@@ -187,9 +189,10 @@ class Images:
         return self._engine.image(image) is not None
 
     def _cached(self, image: str) -> Path | None:
-        if self._cache_dir is None or ".." in image:
+        if self._cache_dir is None:
             return None
-        names = (image, image.replace("/", "_"), re.sub(r"[/:]", "_", image))
+        spellings = (image, image.removesuffix(":latest"))
+        names = [name for one in spellings for name in (one, one.replace("/", "_"), re.sub(r"[/:]", "_", one))]
         return next((file for name in names if (file := self._cache_dir / f"{name}.tar").is_file()), None)
 
     def _pull(self, fetch: _Fetch, repository: str, tag: str, credentials: Credentials | None) -> None:

@@ -113,6 +113,18 @@ def test_an_image_that_is_no_commit_cannot_be_overwritten(api, engine):
     box.stop()
 
 
+def test_an_image_is_had_by_its_name_and_not_by_its_id(api, engine):
+    """An id is anybody's to guess, and names nobody whose image it is."""
+    whole = engine.images.get(ALPINE).id
+    for part in (whole[7:], whole[7:19]):
+        start(api, part, pull="never").failed(5000, part, kind="image_not_found")
+        assert api.post("/remove_image", image=part).result["removed"] == []
+    for bad in (whole, f"../containers/{'a' * 12}"):
+        start(api, bad, pull="never").failed(4000, "image")
+        api.post("/remove_image", image=bad).failed(4000, "image")
+    assert engine.images.get(ALPINE).id == whole
+
+
 def test_a_commit_is_pushed_and_started_from_the_registry(api, host, absent, engine, engine_server):
     tag = absent(f"{host}/team/app:1")
     box = api.start(image=ALPINE)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from app.references import full_name
 from workers.deployments.abstract import RUN_DIR, USERS_DIR, ContainerSpec
 from workers.deployments.docker_args import EngineOptions
 from workers.deployments.mounts import Mount
@@ -81,7 +82,7 @@ def create_body(
     options = spec.options
     volumes: dict[str, dict[str, str]] = {mount.target: {} for mount in options.mounts if mount.kind == "volume"}
     return {
-        "Image": spec.image,
+        "Image": full_name(spec.image),
         "Entrypoint": list(boot_argv),
         "Cmd": [],
         # Root: the keeper can give a session another user. A container of another user has that one only.

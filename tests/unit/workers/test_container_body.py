@@ -26,6 +26,7 @@ def test_a_sandbox_is_hardened_by_default():
     made, host = body(), body()["HostConfig"]
     assert (made["Entrypoint"], made["Cmd"], made["User"]) == (["bash", "x"], [], "0:0")
     assert (made["OpenStdin"], made["StdinOnce"], made["Tty"]) == (True, False, False)
+    assert made["Image"] == "img:latest", "without its tag it could be the beginning of another image's id"
     assert host["LogConfig"]["Type"] == "none"
     assert (host["Memory"], host["MemorySwap"], host["NanoCpus"], host["PidsLimit"]) == (
         1 << 29,

@@ -28,7 +28,15 @@ class Registry:
         return "amd64"
 
     def image(self, reference: str) -> dict | None:
-        return self.here.get(reference)
+        """An engine takes the beginning of an id for an image, too."""
+        by_id = (found for found in self.here.values() if found["Id"].startswith(reference))
+        return self.here.get(reference) or next(by_id, None)
+
+    def runs(self, image_id: str) -> int:
+        return 0
+
+    def remove_image(self, reference: str) -> bool:
+        return self.here.pop(reference, None) is not None
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
         self.here[f"{repository}:{tag}"] = self.here[image_id]
@@ -89,8 +97,12 @@ def test_a_reference_has_a_repository_and_a_tag(image, parts):
 
 
 @pytest.mark.parametrize(
-    "image", ["", "a b", "UPPER/x", "a:", ":t", "a:b:c", "a/", "x; id", "a@sha256:1", "-a", "a:-t", "a\n"]
-)
+    "image",
+    [
+        "", "a b", "UPPER/x", "a:", ":t", "a:b:c", "a/", "x; id", "a@sha256:1", "-a", "a:-t", "a\n",
+        f"sha256:{'0' * 64}", "sha256:0123456789ab", "docker.io/sha256:01", "../containers/x", "./a", "a./b", ".a/b", "a:/b",
+    ],
+)  # fmt: skip
 def test_what_is_no_reference_is_the_callers_fault(image):
     with pytest.raises(BadRequest, match="image") as refused:
         split_reference(image)
@@ -180,6 +192,16 @@ def test_who_cannot_wait_longer_leaves_and_the_next_finds_the_image(registry):
     assert len(registry.pulls) == 1
 
 
+@pytest.mark.parametrize("name", ["r/a", "r_a", "r_a_latest"])
+def test_a_saved_image_may_be_named_without_its_tag(registry, tmp_path, name):
+    file = tmp_path / f"{name}.tar"
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(b"")
+    registry.loaded_as = "r/a:latest"
+    assert store(registry, tmp_path).prepare("r/a") == "id of r/a:latest"
+    assert registry.pulls == []
+
+
 @pytest.mark.parametrize("name", ["r/a:1", "r_a:1", "r_a_1"])
 def test_a_saved_image_is_loaded_before_any_pull(registry, tmp_path, name):
     file = tmp_path / f"{name}.tar"
@@ -199,6 +221,25 @@ def test_a_saved_image_of_another_name_gets_the_name_of_its_file(registry, tmp_p
 def test_an_unknown_image_has_no_facts(registry):
     with pytest.raises(ImageNotFound):
         store(registry).facts("a:1")
+
+
+def test_an_id_or_its_beginning_is_not_the_image(registry):
+    registry.here["alice/secret:1"] = {"Id": "77c92853a504"}
+    kept = store(registry)
+    for beginning in ("77", "77c92853a504"):
+        assert not kept.has(beginning) and not kept.remove(beginning)
+        with pytest.raises(ImageNotFound):
+            kept.prepare(beginning, pull=Pull.NEVER)
+        with pytest.raises(ImageNotFound):
+            kept.facts(beginning)
+    assert "alice/secret:1" in registry.here and kept.has("alice/secret:1")
+
+
+def test_a_name_without_a_tag_is_the_latest(registry):
+    kept = store(registry)
+    assert kept.prepare("a") == kept.prepare("a:latest") == "id of a:latest"
+    assert len(registry.pulls) == 1 and kept.facts("a") is kept.facts("a:latest")
+    assert kept.remove("a") and registry.here == {}
 
 
 def test_progress_counts_layers_and_megabytes():
