@@ -17,10 +17,11 @@ TASK_KEPT = 24 * 3600
 
 @dataclass(frozen=True)
 class Home:
-    """A committed image: the node that made it, for which owner, and whether a registry has it, too."""
+    """A committed image on a node: which made it, for which owner, when (epoch seconds), and whether a registry has it, too."""
 
     node: str
     owner: str
+    made: float
     pushed: bool = False
 
 
@@ -28,25 +29,30 @@ class ImageStore:
     """The committed images, whose names are compared in their canonical form, and the calls about images."""
 
     def __init__(self, redis: Client, keys: Keys) -> None:
-        self._redis, self._key, self._keys = redis, keys.images(), keys
+        self._redis, self._keys = redis, keys
         scripts = Scripts(redis)
         self._post, self._patch = scripts.load("post"), scripts.load("patch")
+        self._forget = scripts.load("unnote")
 
     def note(self, image: str, home: Home) -> None:
-        """Note a committed image, instead of an earlier one of that name."""
+        """Note a committed image, instead of an earlier one of that name on that node."""
         with redis_faults():
-            self._redis.hset(self._key, canonical(image), json.dumps(asdict(home)))
+            self._redis.hset(self._keys.homes(canonical(image)), home.node, json.dumps(asdict(home)))
 
-    def forget(self, image: str) -> None:
-        """Note that an image is no more."""
+    def forget(self, image: str, home: Home) -> None:
+        """Note that a committed image is gone from its node, unless another has been noted there since `home` was read."""
         with redis_faults():
-            self._redis.hdel(self._key, canonical(image))
+            self._forget([self._keys.homes(canonical(image))], [home.node, json.dumps(asdict(home))])
 
-    def home(self, image: str) -> Home | None:
-        """Return what is known of a committed image, None for any other."""
+    def home(self, image: str, node: str) -> Home | None:
+        """Return the commit that a node has under a name, None for any other image."""
+        return next((home for home in self.homes(image) if home.node == node), None)
+
+    def homes(self, image: str) -> list[Home]:
+        """Return the commits that are known under a name, the latest last; none for any other image."""
         with redis_faults():
-            text = self._redis.hget(self._key, canonical(image))
-        return Home(**json.loads(text)) if text else None
+            texts = self._redis.hvals(self._keys.homes(canonical(image)))
+        return sorted((Home(**json.loads(text)) for text in texts), key=lambda home: home.made)
 
     def note_task(self, task_id: str, owner: str, call_ids: Sequence[str]) -> None:
         """Note what a warmup consists of."""
@@ -65,15 +71,19 @@ class ImageStore:
     def only_node(self, image: str, owner: str) -> str:
         """Return the one node on which `owner` can start `image`, "" when any will do: only a commit that was not pushed is bound.
 
+        Of several of the owner's, that is the node of the latest.
+
         Raises:
             Forbidden: it is another owner's; under a name that anybody might use it would pass for the real one.
         """
-        home = self.home(image)
-        if home is None or home.pushed:
-            return ""
-        if home.owner != owner:
+        homes = self.homes(image)
+        pushed = {home.owner: home.made for home in homes if home.pushed}
+        # What its owner has pushed since is the registry's, wherever an older one is.
+        bound = [home for home in homes if not home.pushed and home.made > pushed.get(home.owner, 0)]
+        own = [home.node for home in bound if home.owner == owner]
+        if bound and not own:
             raise Forbidden(f"image {image} was committed by another owner, who has not pushed it to a registry")
-        return home.node
+        return own[-1] if own else ""
 
     def post(self, call: Call, now: float) -> Claim:
         """Claim a call that is for `call.node` itself: NEW (to be sent), ATTACHED, DONE or CONFLICT."""

@@ -45,12 +45,12 @@ class Images:
 
         Raises:
             BadRequest: no image reference, or no such node.
-            Forbidden: it is another owner's commit.
+            Forbidden: one of these nodes has another owner's commit of that name.
         """
         split_reference(request.image)
-        home = self._images.home(request.image)
-        if home is not None and not ask.identity.sees(home.owner):
-            raise Forbidden(f"image {request.image} was committed by another owner")
+        for home in self._images.homes(request.image):
+            if request.node in (None, home.node) and not ask.identity.sees(home.owner):
+                raise Forbidden(f"image {request.image} on node {home.node} was committed by another owner")
         alive, lost = self._divided(request.node)
         found: dict[str, Any] = {"removed": [], "failed": [], "lost": lost}
         errands = [self._send(Route.REMOVE_IMAGE, NodeTask.REMOVE_IMAGE, request.image, node, ask) for node in alive]
@@ -60,10 +60,6 @@ class Images:
                 found["failed"].append({"node": errand.call.node, "error": answer["error"]})
             elif answer["result"].get("removed"):
                 found["removed"].append(errand.call.node)
-        # Known to be gone only once its own node says so: elsewhere it would become an image that anybody may start.
-        gone = {errand.call.node for errand in errands} - {one["node"] for one in found["failed"]}
-        if home is not None and home.node in gone:
-            self._images.forget(request.image)
         return found
 
     def warm(self, request: WarmupRequest, ask: Ask) -> dict[str, Any]:

@@ -68,9 +68,9 @@ class Keys:
         """Sorted set, call id -> when it was claimed. What a node that comes back submits again."""
         return f"{self.prefix}node:{node_id}:inflight"
 
-    def images(self) -> str:
-        """Hash, committed image -> where it is (ImageStore). Entries go with their images (remove_image)."""
-        return f"{self.prefix}images"
+    def homes(self, image: str) -> str:
+        """Hash, node -> whose commit it has under a name in its canonical form (ImageStore). Entries go with their images."""
+        return f"{self.prefix}homes:{image}"
 
     def warmup(self, task_id: str) -> str:
         """String, JSON of a warmup's owner and calls (ImageStore). Expires after a day."""

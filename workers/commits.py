@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
 from app import status
@@ -88,12 +88,12 @@ class Commits:
         )  # fmt: skip
 
     def _work(self, call: Call, image: str, stage: _Stage) -> None:
-        known, images = self._images.home(image), self._deployment.images
-        if images.has(image) and (known is None or known.owner != call.owner):
+        images = self._deployment.images
+        if images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
         with self._turns.of(call.sandbox_id):
             self._deployment.commit(call.sandbox_id, image)
-        home = Home(self._node, call.owner)
+        home = Home(self._node, call.owner, time.time())
         self._images.note(image, home)
         user, password = call.body.get("username"), call.body.get("password")
         if not (registry_of(image) and user and password):
@@ -104,9 +104,16 @@ class Commits:
         except RockError:
             # Under a registry's name and not what the registry has: nobody should start it by mistake.
             images.remove(image)
-            self._images.forget(image)
+            self._images.forget(image, home)
             raise
-        self._images.note(image, Home(self._node, call.owner, pushed=True))
+        self._images.note(image, replace(home, pushed=True))
+
+    def _may_replace(self, image: str, owner: str) -> bool:
+        """Return whether the image of that name on this node is a commit of the owner's, made here or had from a registry."""
+        here = self._images.home(image, self._node)
+        if here is not None:
+            return here.owner == owner
+        return any(home.owner == owner and home.pushed for home in self._images.homes(image))
 
 
 def _without(call: Call, error: RockError) -> RockError:

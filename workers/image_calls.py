@@ -40,8 +40,13 @@ class ImageCalls:
 
     def remove(self, call: Call) -> None:
         """NodeTask.REMOVE_IMAGE: remove an image by force, and answer. Errors: what the engine refuses."""
-        removed = self._deployment.images.remove(str(call.body["image"]))
-        log.info("image removed image=%s was_here=%s", call.body["image"], removed)
+        image = str(call.body["image"])
+        # Only what was noted before is forgotten, and only here, where the image was: one without an owner is anybody's.
+        home = self._store.home(image, call.node)
+        removed = self._deployment.images.remove(image)
+        if home is not None:
+            self._store.forget(image, home)
+        log.info("image removed image=%s was_here=%s", image, removed)
         self._results.complete(call.call_id, success({"removed": removed}), time.time())
 
     def _warm(self, call: Call) -> None:

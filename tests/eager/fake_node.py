@@ -142,7 +142,7 @@ class FakeNode:
         ended = begun.failed(error, "push", "LOGIN_FAILED", now) if error else begun.succeeded(now)
         self.stores.sandboxes.set_commit(record, ended)
         if not error:
-            self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner))
+            self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner, now))
         self.stores.results.complete(call.call_id, success(to_commit(call.sandbox_id, ended)), now)
 
     def image(self, call_id: str) -> None:
@@ -153,6 +153,8 @@ class FakeNode:
         self.ran.append(call_id)
         name = call.body["image"]
         if call.route == "remove_image":
+            if home := self.stores.images.home(name, self.node_id):
+                self.stores.images.forget(name, home)
             self.stores.results.complete(call_id, success({"removed": name == "here"}), time.time())
         elif name == "slow":
             self.stores.images.tell(call_id, "pulling slow: 1 of 2 layers")

@@ -1,9 +1,13 @@
 """Images are removed from nodes, and fetched ahead of time, through HTTP."""
 
 import time
+from dataclasses import replace
+
+import pytest
 
 from app.image_store import Home
 from app.records import NodeRecord
+from rock.errors import Forbidden
 from tests.eager.fake_node import GB
 
 
@@ -37,22 +41,30 @@ def test_a_removed_commit_is_forgotten_and_anothers_is_not_removed(make_api):
     api.node.join()
     alice, bob = ({"X-API-Key": f"{name}-key"} for name in ("alpha", "beta"))
     store = api.node.stores.images
-    store.note("here", Home("n1", "alice"))
+    store.note("here", Home("n1", "alice", 1.0))
     assert api.post("/remove_image", {"image": "here"}, headers=bob)["result"]["kind"] == "forbidden"
-    assert store.home("here:latest") is not None
+    assert store.homes("here:latest")
     assert api.post("/remove_image", {"image": "here"}, headers=alice)["result"]["removed"] == ["n1"]
-    assert store.home("here") is None
+    assert store.homes("here") == []
 
 
-def test_a_commit_stays_its_owners_until_its_own_node_has_removed_it(api):
-    store = api.node.stores.images
-    store.note("ubuntu:24.04", Home("n2", ""))
-    api.node.stores.nodes.register("n2", "t", NodeRecord("n2", 4.0, 16 * GB), time.time())
+def test_a_commit_stays_its_owners_on_every_node_until_that_node_has_removed_it(api):
+    """Else anybody could plant an image of their own under a name such as `ubuntu:24.04`."""
+    store, nodes = api.node.stores.images, api.node.stores.nodes
+    nodes.register("n2", "t", NodeRecord("n2", 4.0, 16 * GB), time.time())
+    older, newer = Home("n2", "", 1.0), Home("n1", "", 2.0)
+    store.note("ubuntu:24.04", newer)
+    store.note("docker.io/library/ubuntu:24.04", older)
+    assert store.only_node("ubuntu:24.04", "") == "n1", "the latest"
     assert api.post("/remove_image", image="ubuntu:24.04", node="n1")["status"] == "Success"
-    assert store.home("ubuntu:24.04") is not None, "n2, which has it, was not asked"
-    api.node.stores.nodes.heartbeat("n2", "t", time.time() - 1000)
+    assert store.homes("ubuntu:24.04") == [older], "n2 was not asked"
+    nodes.heartbeat("n2", "t", time.time() - 1000)
     assert api.post("/remove_image", image="ubuntu:24.04")["result"]["lost"] == ["n2"]
-    assert store.home("ubuntu:24.04") is not None, "n2 will be back with it"
+    assert store.homes("ubuntu:24.04") == [older], "n2 will be back with it"
+    with pytest.raises(Forbidden):
+        store.only_node("ubuntu:24.04", "bob")
+    store.note("ubuntu:24.04", replace(newer, pushed=True))
+    assert store.only_node("ubuntu:24.04", "bob") == "", "a registry has a later one of the same owner's"
 
 
 def test_a_warmup_goes_to_every_living_node_and_its_progress_is_told(api):
