@@ -91,10 +91,7 @@ class Commits:
         images = self._deployment.images
         if images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
-        with self._turns.of(call.sandbox_id):
-            self._deployment.commit(call.sandbox_id, image)
-        home = Home(self._node, call.owner, time.time())
-        self._images.note(image, home)
+        home = self._make(call, image)
         user, password = call.body.get("username"), call.body.get("password")
         if not (registry_of(image) and user and password):
             return
@@ -107,6 +104,25 @@ class Commits:
             self._images.forget(image, home)
             raise
         self._images.note(image, replace(home, pushed=True))
+
+    def _make(self, call: Call, image: str) -> Home:
+        """Make the image, and return what was noted of it."""
+        # Noted first: what a killed worker leaves behind has its owner, who alone can start it, and its redo may replace it.
+        begun = Home(self._node, call.owner, time.time())
+        self._images.note(image, begun)
+        try:
+            with self._turns.of(call.sandbox_id):
+                self._deployment.commit(call.sandbox_id, image)
+        except DatabaseAway:
+            raise
+        except Exception:
+            if not self._deployment.images.has(image):
+                self._images.forget(image, begun)
+            raise
+        # Noted anew, should a removal of what had this name before have forgotten it meanwhile.
+        home = replace(begun, made=time.time())
+        self._images.note(image, home)
+        return home
 
     def _may_replace(self, image: str, owner: str) -> bool:
         """Return whether the image of that name on this node is a commit of the owner's, made here or had from a registry."""

@@ -5,8 +5,16 @@ import time
 import pytest
 
 from app.calls import Call, ClaimWord, Route
+from app.config import load
+from app.database import DatabaseAway
 from app.image_store import Home
+from app.records import Commit
+from rock.actions import CommitPhase
+from rock.errors import SandboxGone
+from tests.wire import until
+from workers.commits import Commits
 from workers.image_calls import ImageCalls
+from workers.turns import Turns
 
 
 class Engine:
@@ -30,8 +38,9 @@ class Engine:
 
     def commit(self, sandbox_id, image):
         self.meanwhile()
-        if self.fault:
-            raise self.fault
+        fault, self.fault = self.fault, None
+        if fault:
+            raise fault
         self.here.add(image)
 
 
@@ -63,3 +72,58 @@ def test_a_commit_that_is_made_while_its_name_is_removed_keeps_its_owner(world, 
     engine.meanwhile = lambda: images.note("a:1", newer)
     ImageCalls(world.results, images, engine).remove(posted(world, Route.REMOVE_IMAGE, image="a:1"))
     assert images.homes("a:1") == [newer]
+
+
+@pytest.fixture
+def committed(world, engine, tmp_path):
+    """A function that has node n1 commit sandbox s1, and returns how that ended."""
+    world.node()
+    world.running(owner="alice")
+    stores = world.stores
+    config = load("test", {"ROCK_DATA_DIR": str(tmp_path), "ROCK_NODE_ID": "n1"})
+    commits = Commits(config, stores.results, stores.sandboxes, stores.images, engine, Turns())
+
+    def commit(image, **body):
+        call = posted(world, Route.COMMIT, image_tag=image, **body)
+        record = stores.sandboxes.get("s1")
+        assert stores.sandboxes.set_commit(record, Commit(call.call_id, image, started=call.created))
+        # As a node does with what it finds in flight.
+        until(lambda: commits.begin(call.call_id) or stores.results.read(call.call_id), 10, "the end of the commit")
+        return Commit.of(stores.sandboxes.get("s1"))
+
+    return commit
+
+
+def test_a_commit_that_was_cut_off_is_done_again(world, engine, committed):
+    """The engine has made the image, and its worker got no further."""
+    owners = []
+
+    def cut_off():
+        engine.here.add("a:1")
+        owners.append(world.stores.images.home("a:1", "n1").owner)
+
+    engine.meanwhile, engine.fault = cut_off, DatabaseAway()
+    assert committed("a:1").phase is CommitPhase.SUCCEEDED
+    assert owners == ["alice", "alice"], "the image never was without its owner"
+    assert world.stores.images.only_node("a:1", "alice") == "n1"
+
+
+def test_a_commit_that_made_nothing_is_not_noted(world, engine, committed):
+    engine.fault = SandboxGone("its container is gone")
+    assert committed("a:1").code == "SANDBOX_CONTAINER_NOT_FOUND"
+    assert world.stores.images.homes("a:1") == []
+
+
+def test_an_image_that_a_failed_commit_left_behind_has_its_owner(world, engine, committed):
+    engine.meanwhile, engine.fault = lambda: engine.here.add("a:1"), SandboxGone("gone at the last step")
+    assert committed("a:1").code == "SANDBOX_CONTAINER_NOT_FOUND"
+    assert world.stores.images.only_node("a:1", "alice") == "n1"
+
+
+@pytest.mark.parametrize("home", [None, Home("n1", "bob", 1.0), Home("n2", "alice", 1.0)])
+def test_an_image_that_is_no_commit_of_the_owners_there_is_not_replaced(world, engine, committed, home):
+    engine.here.add("a:1")
+    if home is not None:
+        world.stores.images.note("a:1", home)
+    assert committed("a:1").code == "COMMIT_CONFLICT"
+    assert world.stores.images.homes("a:1") == ([home] if home else [])
