@@ -86,7 +86,8 @@ class Images:
         """Return `{task_id, state, pulls}` of a warmup; each pull is `{image, node, state, message}`.
 
         States are `pending`, `running`, `success` and `failed`; of the task, `success` means that every pull has succeeded.
-        Raises NotFound.
+        A pull is left out once its result is dropped, as those of all calls are after a while.
+        Raises NotFound: no such task, or its end cannot be told any more.
         """
         task = self._images.task(task_id)
         if task is None or not ask.identity.sees(task[0]):
@@ -94,6 +95,10 @@ class Images:
         pulls = [self._pull(call) for call in self._images.progress(task[1])]
         states = {pull["state"] for pull in pulls}
         state = next((one for one in ("running", "pending", "failed") if one in states), "success")
+        if state == "success" and len(pulls) < len(task[1]):
+            raise NotFound(
+                f"warmup task {task_id!r}: results of its pulls have been dropped; nobody knows whether all succeeded"
+            )
         return {"task_id": task_id, "state": state, "pulls": pulls}
 
     def _divided(self, node_id: str | None) -> tuple[list[NodeRecord], list[str]]:

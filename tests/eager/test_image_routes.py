@@ -87,6 +87,18 @@ def test_a_warmup_goes_to_every_living_node_and_its_progress_is_told(api):
     assert "node:n1:inflight" in api.leftovers(), "the slow one is in flight until it is done"
 
 
+def test_a_warmup_whose_results_are_gone_is_no_success(api):
+    path = f"/warmup/tasks/{api.post('/warmup/tasks', images=['a:1', 'missing', 'b:1'])['result']['task_id']}"
+    calls = api.node.ran[-3:]
+    api.redis.delete(f"{api.prefix}call:{calls[0]}")
+    task = api.get(path)["result"]
+    assert (task["state"], [pull["image"] for pull in task["pulls"]]) == ("failed", ["missing", "b:1"])
+    for call in calls[1:]:
+        api.redis.delete(f"{api.prefix}call:{call}")
+        gone = api.get(path)
+        assert gone["result"]["kind"] == "not_found" and "dropped" in gone["error"]
+
+
 def test_a_warmup_without_nodes_says_so(api):
     api.node.vanish()
     answer = api.client.post("/apis/envs/sandbox/v1/warmup/tasks", data="{}")
