@@ -200,7 +200,6 @@ k_keep() {
 k_forget() {
   local s=${SLOT[$1]} key=${KEY[$1]}
   [[ ${T_TOTAL[$1]} ]] && k_tty_forget "$1"
-  [[ ${TALK[$1]} || $key == t* ]] && STALE+=("$R/t.$1")
   [[ ${TALK[$1]} && ${TALK[$1]} != "t$1 "* ]] && STALE+=("$R/u.$1")
   if [[ $s && $key && ${S_SLOT[$key]} == "$s" ]]; then
     : >"$R/1.$s" # the writer appends: from the start again
@@ -215,6 +214,7 @@ k_forget() {
   fi
   STALE+=("$R/p.$1" "$R/f.$1")
   [[ -e $R/i.$1 ]] && STALE+=("$R/i.$1")
+  [[ -e $R/t.$1 ]] && STALE+=("$R/t.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
   unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]" "TALK[$1]"
@@ -495,7 +495,7 @@ k_user() {
 
 # Let session $1 be one of user $2; false, with the reason in WHY, when that cannot be.
 k_admit() {
-  local key=$1 a=$USERS/$((++N)) tool
+  local key=$1 a=$USERS/$((++N)) tool x
   WHY=nouser
   k_user "$2" || return
   ((U_UID == EUID)) && [[ $2 != *:* || $U_GID == "${GROUPS[0]}" ]] && return # as the keeper's own
@@ -511,8 +511,11 @@ k_admit() {
       su) [[ $U_LISTED ]] || continue ;;
       nsenter) [[ ! $U_GROUPS ]] || continue ;;
     esac
-    # It must become that user, stay the same process, reach its own files, and not be able to put any beside them.
-    [[ $(k_as "$tool" --noprofile --norc -c '[[ -r $1 && ! -w ${1%/*} ]] && echo $EUID $PPID' - "$a.c" </dev/null) == "$U_UID $K" ]] || continue
+    # It must become that user, stay the same process, reach its own files, and not be able to put any beside them; in time: no tool of the image may hold
+    # the keeper up.
+    x=''
+    IFS= read -r -t 3 x < <(k_as "$tool" --noprofile --norc -c '[[ -r $1 && ! -w ${1%/*} ]] && echo $EUID $PPID' - "$a.c" </dev/null)
+    [[ $x == "$U_UID $K" ]] || continue
     S_USER[$key]=$a:$tool:$U_UID:$U_GID:$U_GROUPS:$U_NAME:$U_HOME:$U_SHELL
     return 0
   done
@@ -1081,9 +1084,10 @@ k_kill() {
     k_stat "$p" && [[ $BORN == "${SEEN[$p]}" ]] && kill -KILL "$p"
   done
   k_thaw
-  printf 'q %s\n' "$id" >&"$EV"
-  ((BASHPID == K)) && [[ $w && $w != "${OUT[$id]}" ]] && exec {w}>&-
-  return 0
+  ((BASHPID != K)) && { printf 'q %s\n' "$id" >&"$EV"; return; }
+  # At the process limit this is the keeper itself, which cannot wait for room in the pipe that it reads.
+  [[ $w && $w != "${OUT[$id]}" ]] && exec {w}>&-
+  k_handle q "$id"
 }
 
 # Has the keeper heard of the end of call $1? Where it is itself at work here, for want of room, it has not heard anything, and looks.

@@ -34,6 +34,8 @@ STORE_AGAIN = 0.5
 """Seconds between attempts to store an answer while Redis is away."""
 REATTACH_DELAYS = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0)
 """Seconds before each attempt to reach a living sandbox again."""
+SOUND_AFTER = 10.0
+"""Seconds for which a stream must have stood for its successor to be tried at once: some sandbox may go on writing nonsense into each."""
 
 
 class Mortician(Protocol):
@@ -76,6 +78,8 @@ class Link:
         self._waiting: list[Callable[[RockError | None], None]] = []
         self._pending: list[tuple[Job, bool]] = []
         self._attempt = 0
+        self._since = 0.0
+        """When the stream answered, by the loop's clock; 0: never."""
         self._watchdog: asyncio.TimerHandle | None = None
         self._attach()
 
@@ -116,6 +120,8 @@ class Link:
         if self._over:
             return
         log.info("relay lost sandbox_id=%s reason=%s", self.sandbox_id, why)
+        if self._since and self._station.loop.time() - self._since > SOUND_AFTER:
+            self._attempt = 0
         self.detach()
         self._engine(self._station.mortician.examine, self._examined)
 
@@ -209,20 +215,19 @@ class Link:
             self.lost("the stream ended")
             return
         try:
-            events = self._parser.feed(data) if data else []
-        except ValueError:
+            for event in self._parser.feed(data) if data else ():
+                if event.kind == "sync" and not event.id:
+                    self._synced()
+                else:
+                    self.desk.handle(event)
+        except (ValueError, IndexError):
+            # Written by somebody else in the sandbox. A new stream asks again for all that is in hand.
             self.lost("the keeper's stream made no sense")
-            return
-        for event in events:
-            if event.kind == "sync" and not event.id:
-                self._synced()
-            else:
-                self.desk.handle(event)
 
     def _synced(self) -> None:
         if self._watchdog:
             self._watchdog.cancel()
-        self._ready, self._attempt = True, 0
+        self._ready, self._since = True, self._station.loop.time()
         self.desk.resubmit()
         for job, ask in self._pending:
             self.desk.submit(job, ask=ask)

@@ -122,6 +122,18 @@ def boot(script: bytes, token: str, *, fresh: bool, padding: bytes = PADDING) ->
     return (b"" if fresh else padding) + frame("KEEPER", str(len(script)), payload=script) + frame("SYNC", token)
 
 
+KINDS = frozenset(
+    {"", "ready", "sync", "start", "queued", "data", "done", "ended", "reopened", "closed", "unknown", "reject", "talk"}
+)
+"""The first words of a keeper's lines."""
+
+LONGEST_LINE = 64 * 1024
+"""Bytes of a line of the keeper's; what is longer comes from somebody else in its sandbox."""
+
+LONGEST_SLICE = 160 * 1024 * 1024
+"""Bytes of one slice of output: mostly a megabyte, but all that a stream keeps (FILE_CAP) where an image has no `head` to cut it with."""
+
+
 class Parser:
     """Turns the keeper's byte stream into events, whatever the chunks. Silent until `sync <token>` was seen."""
 
@@ -152,13 +164,20 @@ class Parser:
         return events
 
     def _next(self, position: int) -> tuple[int, Event] | None:
+        # Whoever is root in a sandbox can write to its keeper's stdout, also between a line of it and the next.
         end = self._buffer.find(b"\n", position)
+        if (len(self._buffer) if end < 0 else end) - position > LONGEST_LINE:
+            raise ValueError("no keeper sends so long a line")
         if end < 0:
             return None
         kind, *words = self._buffer[position:end].decode("ascii").split(" ")
         end += 1
+        if kind not in KINDS:
+            raise ValueError("no keeper sends such a line")
         if kind != "data":
             return end, Event(kind, words[0] if words else "", tuple(words[1:]))
+        if len(words) != 5 or not all(word.isdigit() for word in words[1:]) or int(words[3]) > LONGEST_SLICE:
+            raise ValueError("no keeper sends such a line of data")
         length = int(words[3])
         if len(self._buffer) < end + length:
             return None

@@ -274,3 +274,12 @@ def test_a_body_that_is_cut_off_harms_nobody(shell, api):
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
         connection.sendall(b"POST %s/execute HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{" % PREFIX.encode())
     until(lambda: shell.output("echo on") == "on")
+
+
+def test_what_a_sandbox_writes_into_its_keepers_stream_holds_nobody_up(own, shell):
+    """Root in a sandbox can write to the keeper's stdout; the thread that reads it serves all sandboxes of the node."""
+    hostile = own.open()
+    for nonsense in (r"data a 1 0 -17 0\n", r"data x\n", r"done\n", r"data a 1 0 99999999999 0\n", "%070000d"):
+        hostile.run(f"printf '{nonsense}' >/proc/$PPID/fd/1", check="ignore", timeout=20)
+        assert shell.output("echo neighbour", timeout=5) == "neighbour"
+    assert hostile.output("echo itself", timeout=20) == "itself"

@@ -72,9 +72,23 @@ def test_output_that_looks_like_events_is_output():
     assert Parser(TOKEN).feed(SYNC + line(event)) == [Event("sync", ""), event]
 
 
-@pytest.mark.parametrize("nonsense", [b"\xff\xfe\n", b"data x 1 0 many 9\n", b"data x\n"])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"\xff\xfe\n",
+        b"data x 1 0 many 9\n",
+        b"data x\n",
+        b"data x 1 0 -17 0\n",
+        b"data x 1 0 99999999999 0\n",
+        b"data x 1 -1 5 5\nabcde",
+        b"x" * 100_000,
+        b"x" * 100_000 + b"done 0123456789 0 done\n",
+        b"xdone 0123456789 0 done\n",
+    ],
+)
 def test_a_line_that_no_keeper_sends_is_told(nonsense):
-    with pytest.raises((ValueError, IndexError)):
+    """Root in a sandbox can write them; none may hold up the thread that serves all sandboxes of the node."""
+    with pytest.raises(ValueError):
         Parser(TOKEN).feed(SYNC + nonsense)
 
 
