@@ -514,7 +514,7 @@ k_admit() {
     # It must become that user, stay the same process, reach its own files, and not be able to put any beside them; in time: no tool of the image may hold
     # the keeper up.
     x=''
-    IFS= read -r -t 3 x < <(k_as "$tool" --noprofile --norc -c '[[ -r $1 && ! -w ${1%/*} ]] && echo $EUID $PPID' - "$a.c" </dev/null)
+    IFS= read -r -t 10 x < <(k_as "$tool" --noprofile --norc -c '[[ -r $1 && ! -w ${1%/*} ]] && echo $EUID $PPID' - "$a.c" </dev/null)
     [[ $x == "$U_UID $K" ]] || continue
     S_USER[$key]=$a:$tool:$U_UID:$U_GID:$U_GROUPS:$U_NAME:$U_HOME:$U_SHELL
     return 0
@@ -1198,12 +1198,13 @@ k_thaw() {
 
 # Close session $1: its shell and everything below it.
 k_close() {
-  local key=$1 pid=${S_PID[$1]} V=()
-  local -A SEEN=()
+  local pid=${S_PID[$1]} child='' pipe='' HOLDERS='' V=()
+  local -A SEEN=() TICK=([-]=0) KEY=() # whenever they were started
   [[ $pid ]] || return
   kill -STOP "$pid"
-  k_victims "$pid" 0 '' ''
+  k_freeze "$pid" - ''
   kill -KILL "$pid" "${V[@]}"
+  k_thaw
 }
 
 # --- requests ------------------------------------------------------------------------------------------------------------------------------
