@@ -1093,10 +1093,10 @@ k_kill() {
 # Has the keeper heard of the end of call $1? Where it is itself at work here, for want of room, it has not heard anything, and looks.
 k_is_over() { [[ -e $R/k.$1 ]] || { ((BASHPID == K)) && k_marked "$1"; }; }
 
-# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a tenth of a second; KILL needs no handler, only time.
+# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a quarter of a second; KILL needs no handler, only time.
 # True when all are dead.
 k_signal_victims() {
-  local p tries left end patience=10
+  local p tries left end patience=25
   [[ $1 == KILL ]] && patience=200
   k_holders "$id"
   k_uptime

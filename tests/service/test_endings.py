@@ -102,7 +102,9 @@ def test_a_worker_told_to_end_answers_each_call_once(stack, box, tmp_path):
             restarted(stack, name, before[name])
         waiting.gate.touch()
         waiting.were_true([caller.result(90) for caller in callers])
-        ids = {reply.result["sandbox_id"] for reply in started}
+        replies = list(started)
+    assert all(reply.ok for reply in replies), [reply.body for reply in replies]
+    ids = {reply.result["sandbox_id"] for reply in replies}
     assert len(ids) == len(starts)
     for sandbox in ids:
         assert api.post("/stop", sandbox_id=sandbox).ok

@@ -103,19 +103,6 @@ def test_a_one_off_command_is_ended_too(keeper, script):
     keeper.until(lambda: not living(keeper, "98765"), "its end")
 
 
-def test_a_command_to_be_ended_whose_shell_ends_before_reading_it_never_runs(shell):
-    pid = int(shell.run("echo $$").output)
-    os.kill(pid, signal.SIGSTOP)
-    call = shell.start("echo run >> evidence; while :; do :; done")
-    shell.says(call, "start")
-    before = len(shell.processes())
-    shell.send([frame("KILL", call)])
-    shell.until(lambda: len(shell.processes()) > before, "the keeper's killer")
-    os.kill(pid, signal.SIGKILL)
-    assert shell.end_of(call).shell_ended
-    assert shell.run("cat evidence").exit_code == 1
-
-
 def test_a_job_of_an_earlier_command_is_spared(shell):
     shell.run("sleep 98765 &")
     call = shell.start("sleep 12345")
