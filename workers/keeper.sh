@@ -22,11 +22,10 @@ declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S
 declare -A PAST # the calls answered last, by id: whatever the host forgets in a crash, they do not run again
 STALE=() KEPT=() RING=() RING_AT=0 RING_SIZE=1000
 
-# What a session's shell sources after each command, with a dummy argument, so that it has positional parameters of its own: `$?` is kept in $1 and given
+# What a session's shell sources after each command, with `$?` and the call's id as arguments: `$?` is given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
 # could only delay the next command: nobody sees a prompt. Sourced again (see k_remind) it does nothing, nor for a call that it is not about.
-FIN='\\builtin set -- "$?" "$2"
-\\builtin test "$2" = %s || \\builtin return "$1"
+FIN='\\builtin test "$2" = %s || \\builtin return "$1"
 \\builtin printf "\\036%s %%s\\036" "$1" >|%q
 \\exec >/dev/null 2>&1
 \\builtin jobs -p >|%q
@@ -329,7 +328,7 @@ k_dispatch() {
   # What an EXIT trap prints comes after all redirections of the command are undone: for it the shell's own output is the pipe, too. Not under `set -x`,
   # which would trace our lines into it.
   [[ ${S_TRAP[$key]} && ! ${S_TRACE[$key]} ]] && printf '\\exec >%s 2>&1\n' "$out" >&"${S_IN[$key]}"
-  printf '\\builtin . %q; \\builtin . %q - %s\n' "$c" "$f" "$id" >&"${S_IN[$key]}"
+  printf '\\builtin . %q; \\builtin . %q "$?" %s\n' "$c" "$f" "$id" >&"${S_IN[$key]}"
   UNTOLD[$id]=1
 }
 
@@ -337,7 +336,7 @@ k_dispatch() {
 k_remind() {
   local f=$R/f.$2
   [[ ${S_USER[$1]} ]] && f=${S_USER[$1]%%:*}.f
-  printf '\\builtin . %q - %s\n' "$f" "$2" >&"${S_IN[$1]}"
+  printf '\\builtin . %q "$?" %s\n' "$f" "$2" >&"${S_IN[$1]}"
 }
 
 # Write the two files that the shell of session $1 sources for call $2, whose names it leaves in c and f; the output goes to pipe $out.
@@ -372,7 +371,7 @@ k_shell_ended() {
   [[ $in ]] || return
   while [[ $id ]] && read -t 0 -u "$in" && IFS= read -r -t 0.1 -u "$in" line; do
     # Not a word of it was read: the shell was about to end for what came before (`set -t`), and a new one will run it, if it is still wanted.
-    [[ ! ${KILLING[$id]} && $line == '\builtin . '*'; '*" - $id" ]] && again=$id
+    [[ ! ${KILLING[$id]} && $line == '\builtin . '*'; '*' "$?" '"$id" ]] && again=$id
   done
   if [[ $again ]]; then
     unset "OUT[$id]"
@@ -1093,7 +1092,8 @@ k_kill() {
 # Has the keeper heard of the end of call $1? Where it is itself at work here, for want of room, it has not heard anything, and looks.
 k_is_over() { [[ -e $R/k.$1 ]] || { ((BASHPID == K)) && k_marked "$1"; }; }
 
-# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a quarter of a second; KILL needs no handler, only time.
+# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a quarter of a second, more where
+# everything is slow; KILL needs no handler, only time.
 # True when all are dead.
 k_signal_victims() {
   local p tries left end patience=25
@@ -1101,7 +1101,7 @@ k_signal_victims() {
   k_holders "$id"
   k_uptime
   end=$((UP + patience))
-  for ((tries = 0; tries < 3 || UP < end; tries++)); do
+  for ((tries = 0; tries < 20 || UP < end; tries++)); do
     if [[ $1 == KILL && $tries == 0 ]]; then
       k_freeze "$root" "$id" "$pipe"
     else

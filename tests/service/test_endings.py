@@ -92,6 +92,8 @@ def test_a_worker_told_to_end_answers_each_call_once(stack, box, tmp_path):
     waiting.begun()
     with ThreadPoolExecutor(len(starts)) as pool:
         started = pool.map(lambda request: retried(lambda: api.post("/start", request_id=request, **SMALL)), starts)
+        # The box and all of them: a start that comes when the node has signed off is refused.
+        until(lambda: api.get("/sandboxes").result["total"] > len(starts), what="the starts in hand")
         begun = time.monotonic()
         for name in ("worker", "lifecycle"):
             os.kill(before[name].pid, signal.SIGTERM)

@@ -36,6 +36,12 @@ def test_the_exit_code_of_the_command_before_is_there(shell):
     assert output(shell, "echo $?") == "42\n"
 
 
+def test_positional_parameters_are_the_sessions_own(shell):
+    assert output(shell, 'echo "$#:$1"') == "0:\n"
+    shell.run("set -- a 'b c'; false")
+    assert output(shell, 'echo "$?:$#:$2"') == "1:2:b c\n"
+
+
 def test_the_environment_is_the_images(tmp_path):
     image = {"LC_ALL": "C.UTF-8", "FROM_IMAGE": "1 '2'"}
     keeper = Keeper(tmp_path, image)
