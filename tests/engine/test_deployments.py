@@ -288,6 +288,6 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
     finally:
         assert deployment.images.remove(tag)
     assert not deployment.images.has(tag) and not deployment.images.remove(tag)
-    assert len(made) == 2 and not any(deployment.images.has(one) for one in made), (
+    assert len(made) == 2 and not any(deployment._engine.image(one) for one in made), (
         "a replaced image must not stay nameless"
     )
