@@ -101,19 +101,16 @@ class Scripts:
         """Send one command and return its reply; a connection that fails is not kept."""
         # Greenlets and threads alike: taking from and adding to a list is atomic.
         connection = self._idle.pop() if self._idle else self._pool.get_connection()
-        sound = False
         try:
             connection.send_command(*command)
-            reply = connection.read_response()
-            sound = True
-            return reply
+            return connection.read_response()
         except redis.ResponseError:
-            sound = True
+            raise  # Redis has answered
+        except BaseException:
+            connection.disconnect()  # its answer may still come; it connects again when it is used
             raise
         finally:
-            if not sound:
-                connection.disconnect()
-            if sound and len(self._idle) < self.KEPT:
+            if len(self._idle) < self.KEPT:
                 self._idle.append(connection)
             else:
                 self._pool.release(connection)

@@ -121,12 +121,11 @@ k_pause() { read -r -t "$1" -u "$NEVER"; }
 
 # Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
 k_emit() {
-  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a INLINE=$INLINE
-  k_room || INLINE=$((1 << 30)) # no tool can be started
+  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
   if ((off == 0)); then
     while :; do
       IFS= read -r -N $INLINE x <"$f"
-      ((${#x} >= INLINE)) && break
+      ((${#x} >= INLINE)) && k_room && break # where no tool can be started, builtins read it all
       a=()
       mapfile -d '' a <"$f" || a=("$x")
       x="${a[*]: -1}"
@@ -142,7 +141,7 @@ k_emit() {
       k_pause 0.0005
     done
   fi
-  k_room || { SAY+="data $1 $2 $off 0 $off"$'\n'; return; }
+  ((off == 0)) || k_room || { SAY+="data $1 $2 $off 0 $off"$'\n'; return; }
   [[ -e $f ]] && total=$(wc -c <"$f")
   n=$((total - off))
   ((n > $4)) && n=$4
