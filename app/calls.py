@@ -82,15 +82,16 @@ class Call:
         """True once the call has its envelope: a node must not run it any more."""
         return self.state is CallState.DONE
 
-    def to_hash(self, body_json: str, mark: str) -> dict[str, str]:
-        """Return the fields of the Redis hash of a new call; `body_json` is `bulk_apart`'s body, `mark` its fingerprint."""
-        bulk = bulk_apart(self.body)[1]
+    def to_hash(self) -> dict[str, str]:
+        """Return the fields of the Redis hash of a new call. A text that has a key of its own (`bulk_apart`) is not among them."""
+        body, bulk = bulk_apart(self.body)
+        body_json = encode(body)
         return {
             # A long one has a key of its own (Keys.bulk): through a script it would be copied four times.
             **({"bulk": bulk} if 0 < len(bulk) <= BULK_LIMIT else {"bulk_apart": "1"} if bulk else {}),
             **({"session": str(self.body.get("session", ""))} if self.route in QUEUEING else {}),
             "request_id": self.request_id, "owner": self.owner, "route": self.route, "sandbox": self.sandbox_id,
-            "node": self.node, "created": str(self.created), "fingerprint": mark, "state": CallState.PENDING.value,
+            "node": self.node, "created": str(self.created), "fingerprint": fingerprint(self, body_json, bulk), "state": CallState.PENDING.value,
             "deadline": "" if self.deadline is None else str(self.deadline), "body": body_json,
         }  # fmt: skip
 
@@ -196,9 +197,9 @@ def encode(value: Any) -> str:
         return json.dumps(value, separators=(",", ":"), sort_keys=True)
 
 
-def fingerprint(call: Call, body_json: str) -> str:
-    """Return what must be equal when a request id is sent again: a digest of route, sandbox and body."""
+def fingerprint(call: Call, body_json: str, bulk: str = "") -> str:
+    """Return what must be equal when a request id is sent again: a digest of route, sandbox and body, in the parts of `bulk_apart`."""
     digest = hashlib.sha256(f"{call.route}\0{call.sandbox_id}\0".encode())
     digest.update(body_json.encode())
-    digest.update(bulk_apart(call.body)[1].encode())
+    digest.update(bulk.encode())
     return digest.hexdigest()[:32]

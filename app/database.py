@@ -1,6 +1,6 @@
 """The way into Redis: one client per process, Lua scripts from files, faults translated once."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -66,6 +66,11 @@ def redis_faults() -> Iterator[None]:
 def source(name: str) -> str:
     """Return the text of lua/<name>.lua. Raises OSError when the package is incomplete."""
     return (_LUA / f"{name}.lua").read_text(encoding="utf-8")
+
+
+def flat(fields: Mapping[str, Any]) -> list[Any]:
+    """Return a mapping as field, value, field, value, …, which is how Redis takes it."""
+    return [part for pair in fields.items() for part in pair]
 
 
 class Scripts:

@@ -3,10 +3,9 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
-from app.calls import Call, CallState, Claim, encode, fingerprint
-from app.database import Client, Scripts, redis_faults
+from app.calls import Call, CallState, Claim
+from app.database import Client, Scripts, flat, redis_faults
 from app.keys import Keys
 from app.references import canonical
 from rock.errors import Forbidden
@@ -87,11 +86,8 @@ class ImageStore:
 
     def post(self, call: Call, now: float) -> Claim:
         """Claim a call that is for `call.node` itself: NEW (to be sent), ATTACHED, DONE or CONFLICT."""
-        body = encode(call.body)
-        mark = fingerprint(call, body)
-        args: list[Any] = [now, mark, call.call_id]
-        for pair in call.to_hash(body, mark).items():
-            args += pair
+        fields = call.to_hash()
+        args = [now, fields["fingerprint"], call.call_id, *flat(fields)]
         with redis_faults():
             return Claim.from_reply(
                 self._post([self._keys.call(call.call_id), self._keys.node_inflight(call.node)], args)

@@ -6,13 +6,12 @@ The script that places a start also pushes its message to the node, so that no p
 
 import json
 import logging
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from app.broker import NodeTask
-from app.calls import Call, Claim, ClaimWord, bulk_apart, encode, fingerprint
-from app.database import Client, Scripts, redis_faults
+from app.calls import Call, Claim, ClaimWord
+from app.database import Client, Scripts, flat, redis_faults
 from app.keys import Keys
 from app.letters import CALL_MARK, NODE_MARK, Letter, Letters
 from app.nodes import Nodes
@@ -67,13 +66,19 @@ class Line:
             BadRequest, NoCapacity: no living node could ever take it.
             Unavailable: Redis or the queue is down.
         """
-        body = encode(bulk_apart(call.body)[0])
-        mark, fields = fingerprint(call, body), record.to_hash()
+        claimed, fields = replace(call, node="").to_hash(), record.to_hash()
         fields["image"] = image_mark(str(record.spec.get("image", "")))
         fields["route"] = route_mark(record.owner, record.route_key)
-        args = [*self.arguments(now, self._letter()), mark, call.owner, call.call_id, record.sandbox_id, record.line]
+        args = [
+            *self.arguments(now, self._letter()),
+            claimed["fingerprint"],
+            call.owner,
+            call.call_id,
+            record.sandbox_id,
+            record.line,
+        ]
         args += [millicpus(record.cpus), record.memory, call.deadline or now, BATCH, len(fields)]
-        args += [*_flat(fields), *_flat(replace(call, node="").to_hash(body, mark))]
+        args += [*flat(fields), *flat(claimed)]
         with redis_faults():
             reply = self._enter([self._keys.call(call.call_id), self._keys.sandbox(call.sandbox_id)], args)
         if reply[0] == "large":
@@ -93,11 +98,15 @@ class Line:
         Raises:
             Unavailable: Redis or the queue is down.
         """
-        body = encode(bulk_apart(call.body)[0])
-        mark, fields = fingerprint(call, body), record.to_hash()
-        args = [*self.arguments(now, self._letter()), mark, call.call_id, record.sandbox_id, record.node]
-        args += [millicpus(record.cpus), record.memory, ended, len(fields), *_flat(fields)]
-        args += _flat(replace(call, node=record.node).to_hash(body, mark))
+        claimed, fields = replace(call, node=record.node).to_hash(), record.to_hash()
+        args = [
+            *self.arguments(now, self._letter()),
+            claimed["fingerprint"],
+            call.call_id,
+            record.sandbox_id,
+            record.node,
+        ]
+        args += [millicpus(record.cpus), record.memory, ended, len(fields), *flat(fields), *flat(claimed)]
         with redis_faults():
             reply = self._restart([self._keys.call(call.call_id), self._keys.sandbox(call.sandbox_id)], args)
         claim = Claim.from_reply(reply)
@@ -159,8 +168,3 @@ class Line:
             log.info("call %s: placed on node %s", call_id, node)
             if by_hand is not None:
                 by_hand.send(NodeTask.START, call_id, node)
-
-
-def _flat(fields: Mapping[str, Any]) -> list[Any]:
-    """Return a mapping as field, value, field, value, …, which is how Redis takes it."""
-    return [part for pair in fields.items() for part in pair]

@@ -1,10 +1,9 @@
 """Nodes in Redis: who they are, whether they live, which images they have. Each change is one Lua script (app/lua)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any
 
-from app.database import Client, Scripts, redis_faults
+from app.database import Client, Scripts, flat, redis_faults
 from app.keys import Keys
 from app.line import Line
 from app.placement import image_mark
@@ -37,7 +36,7 @@ class NodeStore:
 
         Raises AlreadyExists while another living holder has it.
         """
-        args = [self._line.names, node_id, token, now, now - self.lost_after, *_flat(record.to_hash())]
+        args = [self._line.names, node_id, token, now, now - self.lost_after, *flat(record.to_hash())]
         with redis_faults():
             taken = self._register([self._keys.node(node_id), self._keys.nodes()], args)
         if not taken:
@@ -154,8 +153,3 @@ class NodeStore:
         names += [keys.node_leases(node_id), keys.node_images(node_id), keys.node_stopped(node_id)]
         with redis_faults():
             return self._forget(names, [self._line.names, node_id, before]) == 1
-
-
-def _flat(fields: Mapping[str, Any]) -> list[Any]:
-    """Return a mapping as field, value, field, value, …, which is how Redis takes it."""
-    return [part for pair in fields.items() for part in pair]

@@ -4,8 +4,8 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from app.calls import BULK_LIMIT, Call, CallState, Claim, ClaimWord, bulk_apart, encode, fingerprint
-from app.database import Client, Scripts, redis_faults
+from app.calls import Call, CallState, Claim, ClaimWord, bulk_apart, encode
+from app.database import Client, Scripts, flat, redis_faults
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
 from app.letters import NODE_MARK, Letter
@@ -50,21 +50,25 @@ class ResultStore:
             BadRequest: the request id was used for another route, sandbox or body.
             NotFound, NotRunning, SandboxGone, NodeLost: about the sandbox.
         """
-        keys, body = self._keys, encode(bulk_apart(call.body)[0])
-        mark = fingerprint(call, body)
-        args: list[Any] = [now, mark, call.owner, int(admin), int(need_running), now - self._lost_after]
+        keys, fields = self._keys, call.to_hash()
+        args: list[Any] = [
+            now,
+            fields["fingerprint"],
+            call.owner,
+            int(admin),
+            int(need_running),
+            now - self._lost_after,
+        ]
         args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]
         args += [letter.key, letter.text, NODE_MARK] if letter else ["", "", NODE_MARK]
-        for pair in call.to_hash(body, mark).items():
-            args += pair
-        bulk = bulk_apart(call.body)[1]
+        args += flat(fields)
         with redis_faults():
-            if len(bulk) > BULK_LIMIT:
+            if "bulk_apart" in fields:
                 # Before the claim, since a node may take the call at once. Of a refused one it expires.
-                self._redis.set(keys.bulk(call.call_id), bulk, ex=int(self._ttl), nx=True)
+                self._redis.set(keys.bulk(call.call_id), bulk_apart(call.body)[1], ex=int(self._ttl), nx=True)
             reply = self._claim([keys.call(call.call_id), keys.sandbox(call.sandbox_id)], args)
         claim = Claim.from_reply(reply)
-        if len(bulk) > BULK_LIMIT and claim.word not in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.CONFLICT):
+        if "bulk_apart" in fields and claim.word not in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.CONFLICT):
             with redis_faults():
                 self._redis.delete(keys.bulk(call.call_id))  # no call needs it
         if claim.word in (ClaimWord.NEW, ClaimWord.ATTACHED, ClaimWord.DONE):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.database import Client, Scripts, redis_faults
+from app.database import Client, Scripts, flat, redis_faults
 from app.keys import Keys
 from app.line import Line
 from app.records import (
@@ -86,7 +86,7 @@ class SandboxStore:
             raise ValueError(f"no such transition: {sources} -> {to.value}")
         args = [*self._line.arguments(now), sandbox_id, ",".join(sources), to.value, event.value, only_start]
         args += [int(only_expired), int(only_waiting), int(self._keep_stopped), int(event.is_death)]
-        args += [*(("reason", reason) if reason else ()), *_flat(fields)]
+        args += [*(("reason", reason) if reason else ()), *flat(fields)]
         with redis_faults():
             word = self._transition([self._keys.sandbox(sandbox_id)], args)
         if word == "freed":
@@ -120,7 +120,7 @@ class SandboxStore:
         if port_mapping is not None:
             fields["port_mapping"] = json.dumps({str(port): host for port, host in port_mapping.items()})
         with redis_faults():
-            return self._patch([self._keys.sandbox(sandbox_id)], ["start_call", only_start, *_flat(fields)]) == 1
+            return self._patch([self._keys.sandbox(sandbox_id)], ["start_call", only_start, *flat(fields)]) == 1
 
     def set_commit(self, record: SandboxRecord, commit: Commit) -> bool:
         """Write how a commit stands, unless that has changed since `record` was read; True if written."""
@@ -176,8 +176,3 @@ class SandboxStore:
             found = pipe.execute()
         pairs = zip(wanted, found, strict=True)
         return [SandboxRecord.from_hash(sandbox_id, fields) for sandbox_id, fields in pairs if fields]
-
-
-def _flat(fields: Mapping[str, Any]) -> list[Any]:
-    """Return a mapping as field, value, field, value, …, which is how Redis takes it."""
-    return [part for pair in fields.items() for part in pair]
