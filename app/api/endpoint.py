@@ -72,7 +72,7 @@ class Endpoint:
         app.add_url_rule(self.prefix + self.path, f"{self.method} {self.path}", handle, methods=[self.method])
 
     def serve(self, services: Services, path: Mapping[str, str]) -> Response:
-        """Answer one request; errors go to the handlers in app.api.reply."""
+        """Answer one request; errors go to the handlers in app.faults."""
         started = time.monotonic()
         identity = Identity() if self.open else services.keyring.identify(request.headers)
         # The limit is the route's own: a file may be far larger than any JSON.

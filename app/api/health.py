@@ -5,6 +5,7 @@ from typing import Any
 
 from flask import Response
 
+from app import plain
 from app.api import reply
 from app.api.endpoint import Incoming
 from app.inbox import Line
@@ -16,14 +17,14 @@ from rock.errors import Unavailable
 
 def root(services: Services, incoming: Incoming) -> Response:
     """Say that the service is here, and how it is; always 200."""
-    return reply.plain(_state(services))
+    return plain.answer(_state(services))
 
 
 def healthz(services: Services, incoming: Incoming) -> Response:
     """As the root, but 503 when Redis does not answer."""
     state = _state(services)
     if state["redis"]:
-        return reply.plain(state)
+        return plain.answer(state)
     return reply.failure(Unavailable("the database (Redis) does not answer; try again shortly", **state))
 
 

@@ -18,12 +18,12 @@ def create_envhub(config: Config) -> Flask:
     """
     from flask import Flask
 
-    from app import plain
+    from app import faults, plain
     from app.auth import Keyring
     from app.envhub.entries import Entries
     from app.envhub.routes import Routes
 
     app = Flask("envhub", static_folder=None)
     Routes(Entries(config.envhub.db_url), Keyring(config.auth.keys)).register(app)
-    plain.register(app)
+    faults.register(app, plain.failure)
     return app
