@@ -30,7 +30,7 @@ class ImageStore:
     def __init__(self, redis: Client, keys: Keys) -> None:
         self._redis, self._keys = redis, keys
         scripts = Scripts(redis)
-        self._post, self._patch = scripts.load("post"), scripts.load("patch")
+        self._post, self._patch = scripts.load("known", "post"), scripts.load("patch")
         self._forget = scripts.load("unnote")
 
     def note(self, image: str, home: Home) -> None:

@@ -46,9 +46,8 @@ class Line:
         self._redis, self._keys, self._lost_after = redis, keys, lost_after
         self._letters, self._nodes = letters, nodes
         scripts = Scripts(redis)
-        self._enter, self._restart, self._advance = (
-            scripts.load("room", "line", name) for name in ("enter", "restart", "advance")
-        )
+        self._enter, self._restart = (scripts.load("known", "room", "line", name) for name in ("enter", "restart"))
+        self._advance = scripts.load("room", "line", "advance")
         # The first argument of every script that follows room.lua.
         self.names = json.dumps(keys.ledger())
 

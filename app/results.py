@@ -29,8 +29,8 @@ class ResultStore:
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
         scripts = Scripts(redis)
-        names = ("claim", "take", "complete", "position")
-        self._claim, self._take, self._complete, self._position = (scripts.load(name) for name in names)
+        self._claim = scripts.load("known", "claim")
+        self._take, self._complete, self._position = (scripts.load(name) for name in ("take", "complete", "position"))
         # For those who wait for something else than one call's answer, and to let all waiters go.
         self.inbox = Inbox(redis, keys.done(), self.read)
 

@@ -1,17 +1,13 @@
 -- Claim one call on a sandbox: the same request id attaches, a new one is stored and put in flight on the owning node.
 -- One script, so that no call slips in between a check and the sandbox's end, and a step costs one round trip.
--- KEYS: call, sandbox
+-- Follows known.lua. KEYS: call, sandbox
 -- ARGV: now, fingerprint, owner, is_admin, need_running, lost_before,
 --       template of node hash, of node leases, of node in-flight, call id,
 --       queue and message of a letter ('' for none), mark of the node in both, then field/value pairs of the call
 -- Returns {word, ...}: new|attached|done|conflict|missing|state|lost with what Python needs to answer.
 local now = tonumber(ARGV[1])
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'state', 'envelope', 'node')
-if known[1] then
-  if known[1] ~= ARGV[2] then return {'conflict'} end
-  if known[2] == 'done' then return {'done', known[3]} end
-  return {'attached', known[4]}
-end
+local known = known_call(ARGV[2])
+if known then return known end
 local box = redis.call('HMGET', KEYS[2], 'owner', 'state', 'node', 'lease', 'start_call', 'stop_event', 'reason', 'inflight')
 if not box[1] then return {'missing'} end
 if box[1] ~= ARGV[3] and ARGV[4] ~= '1' then return {'missing'} end

@@ -1,15 +1,11 @@
 -- Make a sandbox: its record and start call, in line for room; what is at the head of a line and fits is placed in the same step.
--- Follows room.lua and line.lua. KEYS: call, sandbox
+-- Follows known.lua, room.lua and line.lua. KEYS: call, sandbox
 -- ARGV: see line.lua; from 8 on: fingerprint, owner, call id, sandbox id, line, millicpus, memory, when it gives up, most to place,
 --       number of record fields n, n field/value pairs of the record, then the pairs of the call
 -- Returns {word, ...}: new|attached|done|conflict|exists|large; `new` and `attached` with the node ('' while it waits), `new` also with
 -- what was placed, `large` with the most CPUs and memory that a living node has that may take it, and the number of such nodes.
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'state', 'envelope', 'node')
-if known[1] then
-  if known[1] ~= ARGV[8] then return {'conflict'} end
-  if known[2] == 'done' then return {'done', known[3]} end
-  return {'attached', known[4]}
-end
+local known = known_call(ARGV[8])
+if known then return known end
 local box = redis.call('HMGET', KEYS[2], 'state', 'owner')
 if box[1] and (box[1] ~= 'stopped' and box[1] ~= 'deleted' or box[2] ~= ARGV[9]) then return {'exists', box[1]} end
 local id, line, cpus, memory = ARGV[11], ARGV[12], tonumber(ARGV[13]), tonumber(ARGV[14])

@@ -1,14 +1,10 @@
 -- Begin a stopped sandbox's next life on the node that has its files: record, reservation and call together, or nothing.
--- It waits in no line: elsewhere it cannot go. Follows room.lua and line.lua. KEYS: call, sandbox
+-- It waits in no line: elsewhere it cannot go. Follows known.lua, room.lua and line.lua. KEYS: call, sandbox
 -- ARGV: see line.lua; from 8 on: fingerprint, call id, sandbox id, node, millicpus, memory, start call of the life that ended,
 --       number of record fields n, n field/value pairs of the record, then the pairs of the call
 -- Returns {word, ...}: new|attached|done|conflict|exists|full
-local known = redis.call('HMGET', KEYS[1], 'fingerprint', 'state', 'envelope', 'node')
-if known[1] then
-  if known[1] ~= ARGV[8] then return {'conflict'} end
-  if known[2] == 'done' then return {'done', known[3]} end
-  return {'attached', known[4]}
-end
+local known = known_call(ARGV[8])
+if known then return known end
 local box = redis.call('HMGET', KEYS[2], 'state', 'start_call')
 if box[1] ~= 'stopped' or box[2] ~= ARGV[14] then return {'exists', box[1] or 'deleted'} end
 local id, node = ARGV[10], ARGV[11]
