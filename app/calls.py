@@ -69,6 +69,8 @@ class Call:
     state: CallState = CallState.PENDING
     # Epoch seconds when the node took it; None before.
     started: float | None = None
+    # Of a stop: start call of the life that it ends. Not of the body: sent again after a restart, it is the same stop.
+    life: str = ""
     # The answer, once done.
     envelope: dict[str, Any] | None = field(default=None, repr=False)
 
@@ -89,6 +91,7 @@ class Call:
         return {
             # A long one has a key of its own (Keys.bulk): through a script it would be copied four times.
             **({"bulk": bulk} if 0 < len(bulk) <= BULK_LIMIT else {"bulk_apart": "1"} if bulk else {}),
+            **({"life": self.life} if self.life else {}),
             **({"session": str(self.body.get("session", ""))} if self.route in QUEUEING else {}),
             "request_id": self.request_id, "owner": self.owner, "route": self.route, "sandbox": self.sandbox_id,
             "node": self.node, "created": str(self.created), "fingerprint": fingerprint(self, body_json, bulk), "state": CallState.PENDING.value,
@@ -104,7 +107,7 @@ class Call:
             body=_whole(json.loads(fields.get("body") or "{}"), fields.get("bulk", "")), created=float(fields["created"]),
             deadline=float(fields["deadline"]) if fields.get("deadline") else None,
             started=float(fields["started"]) if fields.get("started") else None,
-            envelope=json.loads(fields["envelope"]) if fields.get("envelope") else None,
+            envelope=json.loads(fields["envelope"]) if fields.get("envelope") else None, life=fields.get("life", ""),
         )  # fmt: skip
 
 

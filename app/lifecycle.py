@@ -178,8 +178,8 @@ class Lifecycle:
     def _stop_on_node(self, record: SandboxRecord, ask: Ask) -> str:
         """Have the node remove the sandbox, and wait for it."""
         # A node that does it late must not stop the life after this one.
-        body = {"life": record.start_call}
-        call = new_call(Route.STOP, record.sandbox_id, body, ask, self._dispatch.clock(), None)
+        call = new_call(Route.STOP, record.sandbox_id, {}, ask, self._dispatch.clock(), None)
+        call = replace(call, life=record.start_call)
         try:
             answer = self._dispatch.ask(
                 call, NodeTask.STOP, wait=ask.wait, admin=ask.identity.admin, need_running=False

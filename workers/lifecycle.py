@@ -252,7 +252,7 @@ class NodeLifecycle:
 
     def _stop(self, call: Call) -> None:
         # Done again after a crash, it may come when the sandbox has been started again already.
-        life, now = str(call.body.get("life", "")), time.time()
+        life, now = call.life, time.time()
         # The record first: the session side must find the end asked for when the stream breaks.
         self.sandboxes.transition(
             call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now,

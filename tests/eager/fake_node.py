@@ -116,7 +116,7 @@ class FakeNode:
             return
         self.ran.append(call_id)
         self.stores.sandboxes.transition(
-            call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time(), only_start=call.body["life"]
+            call.sandbox_id, [State.RUNNING], State.STOPPED, Event.STOP, time.time(), only_start=call.life
         )
         self.stores.results.complete(call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
 

@@ -46,6 +46,14 @@ def test_L15_L09_a_restart_is_a_new_life_of_the_same_sandbox(api):
     assert api.redis.ttl(f"{api.prefix}sandbox:{sandbox_id}") > 600, "the record outlives its container"
 
 
+def test_a_stop_sent_again_after_a_restart_is_the_same_stop(api):
+    sandbox_id = api.start()
+    first = api.post("/stop", sandbox_id=sandbox_id, request_id="the-stop")
+    assert first["status"] == "Success" == api.post("/restart", sandbox_id=sandbox_id)["status"]
+    assert api.post("/stop", sandbox_id=sandbox_id, request_id="the-stop") == first
+    assert status_of(api, sandbox_id)["state"] == "running", "the life after it goes on"
+
+
 @pytest.mark.parametrize(
     ("make", "code", "word"),
     [
