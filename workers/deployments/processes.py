@@ -49,13 +49,15 @@ def alive(pid: int, start: int) -> bool:
     return process is not None and process.start == start and process.state not in "ZX"
 
 
-def tree(root: int, marker: bytes) -> list[Process]:
+def tree(root: int, marker: bytes, strangers: set[tuple[int, int]] | None = None) -> list[Process]:
     """Return all living processes of a sandbox.
 
     Params:
         root: id of the main process (0: it is gone).
         marker: an entry of the environment, `NAME=value`, that its processes inherit.
+        strangers: id and start of those that were looked into before and do not belong; added to. Looking costs as much as all the rest.
     """
+    strangers = set() if strangers is None else strangers
     everyone = {process.pid: process for process in _everyone()}
     members = {root} if root in everyone else set()
     grown = True
@@ -63,7 +65,13 @@ def tree(root: int, marker: bytes) -> list[Process]:
         found = {one.pid for one in everyone.values() if one.parent in members or (root and one.session == root)}
         grown = not found <= members
         members |= found
-    members |= {pid for pid in everyone.keys() - members if _carries(pid, marker)}
+    unknown = [one for pid, one in everyone.items() if pid not in members and (pid, one.start) not in strangers]
+    for one in unknown:
+        variables = _environment(one.pid)
+        if marker in variables:
+            members.add(one.pid)
+        elif variables != [b""]:  # empty for a moment while a program takes another's place
+            strangers.add((one.pid, one.start))
     return [everyone[pid] for pid in members if everyone[pid].state not in "ZX"]
 
 
@@ -74,9 +82,10 @@ def kill_tree(root: int, marker: bytes) -> bool:
     process goes last, since it holds the tree together.
     """
     end = time.monotonic() + _STOP_WITHIN
+    strangers: set[tuple[int, int]] = set()
     while time.monotonic() < end:
         stopped: set[int] = set()
-        while new := {process.pid for process in tree(root, marker)} - stopped:
+        while new := {process.pid for process in tree(root, marker, strangers)} - stopped:
             _signal(new, signal.SIGSTOP)
             stopped |= new
         if not stopped:
@@ -92,11 +101,11 @@ def _everyone() -> Iterator[Process]:
             yield process
 
 
-def _carries(pid: int, marker: bytes) -> bool:
+def _environment(pid: int) -> list[bytes]:
     try:
-        return marker in (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False  # gone, or another user's
+        return []  # gone, or another user's
 
 
 def _signal(pids: set[int], number: int) -> None:

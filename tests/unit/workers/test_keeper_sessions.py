@@ -293,7 +293,6 @@ def test_a_session_whose_startup_fails_is_told_and_stays(keeper):
     assert output(keeper, "echo ok") == "ok\n"
 
 
-# FAILS now and then: a shell that waits for its command is taken for one that cannot report, and killed.
 def test_a_shell_that_waits_for_a_long_command_is_left_alone(keeper):
     """Longer than the keeper takes to decide that a shell is stuck; in several sessions, as it is a matter of chance."""
     sessions = [f"s{number}" for number in range(8)]
