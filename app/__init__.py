@@ -23,7 +23,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     from flask import Blueprint, Flask
 
     from app import faults, plain
-    from app.api import ENDPOINTS, reply, terminal
+    from app.api import ENDPOINTS, metrics, reply, terminal
     from app.openapi import describe
     from app.wiring import build
 
@@ -32,6 +32,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     # Nothing is rendered or signed here; multipart texts are ids and paths, so they have a small limit of their own.
     app.config.update(MAX_FORM_MEMORY_SIZE=1024 * 1024, MAX_FORM_PARTS=100)
     app.extensions["rock"] = services
+    metrics.register(app, services.metrics.tally)
     without_envelope = Blueprint("plain", __name__)
     for endpoint in ENDPOINTS:
         endpoint.register(without_envelope if endpoint.plain else app, services)

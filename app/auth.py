@@ -36,9 +36,14 @@ class Headers(Protocol):
 class Keyring:
     """The accepted keys."""
 
-    def __init__(self, keys: Iterable[ApiKey]) -> None:
-        """With no key every caller is accepted as the one owner "" (the service then listens on loopback only)."""
+    def __init__(self, keys: Iterable[ApiKey], metrics_key: str = "") -> None:
+        """With no key every caller is accepted as the one owner "" (the service then listens on loopback only).
+
+        Params:
+            metrics_key: of one who may read metrics and do nothing else; "": there is none.
+        """
         self._known = [(_digest(entry.key), Identity(entry.owner, entry.admin)) for entry in keys]
+        self._metrics_key = _digest(metrics_key) if metrics_key else None
 
     def identify(self, headers: Headers) -> Identity:
         """Return who sent a request with these headers.
@@ -57,6 +62,18 @@ class Keyring:
         if not found:
             raise Unauthorized("this API key is not known")
         return found[0]
+
+    def check_scraper(self, headers: Headers) -> None:
+        """Refuse a caller who may not read metrics: an admin may, and who has the key for them; without keys everyone may.
+
+        Raises Unauthorized or Forbidden.
+        """
+        sent = _sent(headers)
+        if self._metrics_key and sent and hmac.compare_digest(self._metrics_key, _digest(sent)):
+            return
+        if self._metrics_key and not self._known:
+            raise Unauthorized("reading metrics needs the key of metrics.key: send it as Authorization: Bearer <key>")
+        self.check_admin(self.identify(headers))
 
     def check_admin(self, identity: Identity) -> None:
         """Refuse a caller who may not steer the service as a whole; without keys everyone may. Raises Forbidden."""

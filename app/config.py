@@ -202,9 +202,12 @@ class Log:
 
 @dataclass(frozen=True)
 class Metrics:
-    """Counters for a scraper."""
+    """Numbers for Prometheus: /metrics of the API."""
 
     enable: bool = False
+    """For the API and for each node: what they count comes together in Redis, and every API process shows all of it."""
+    key: str = field(default="", repr=False)
+    """A key that opens /metrics and nothing else, for a scraper; with `auth.keys`, an admin's key opens it, too."""
 
 
 @dataclass(frozen=True)
@@ -280,6 +283,8 @@ def masked(config: Config) -> dict[str, Any]:
     shown = dataclasses.asdict(config)
     for entry in shown["auth"]["keys"]:
         entry["key"] = "***"
+    if config.metrics.key:
+        shown["metrics"]["key"] = "***"
     parts = urlsplit(config.redis.url)
     if parts.password:
         shown["redis"]["url"] = config.redis.url.replace(f":{parts.password}@", ":***@", 1)

@@ -46,6 +46,11 @@ class ApiWorker(GeventWorker):
         super().__init__(*args, **kwargs)
         self._idle: set[_Idle] = set()
 
+    def run(self) -> None:
+        """Serve until told to end; what was counted last is kept."""
+        super().run()
+        self.wsgi.extensions["rock"].metrics.tally.close()
+
     def timeout_ctx(self) -> _Idle:
         """Return the context in which gunicorn waits for a connection's next request."""
         # One that was accepted while we end has a moment to say what it wants.

@@ -139,6 +139,10 @@ class Keys:
         """List, chunks of a file on their way (BlobStore). Bounded; expires when nobody moves it."""
         return f"{self.prefix}blob:{call_id}"
 
+    def metrics(self) -> str:
+        """Hash, what was counted (JSON of name, labels and bucket) -> number (Tally). Stays."""
+        return f"{self.prefix}metrics"
+
     def done(self) -> str:
         """Channel; one message per completed call: its id, a space, and the envelope when that is small."""
         return f"{self.prefix}done"

@@ -136,6 +136,21 @@ class Line:
         with redis_faults():
             return int(self._redis.zcard(self._keys.waiting()))
 
+    def lengths(self) -> dict[str, tuple[int, float]]:
+        """Return for each line, and for that of no cluster always, how many wait in it and since when its first does (epoch seconds)."""
+        keys = self._keys
+        with redis_faults():
+            names = ["", *(name for name in self._redis.zrange(keys.lines(), 0, -1) if name)]
+            pipe = self._redis.pipeline(transaction=False)
+            for name in names:
+                pipe.zcard(keys.line(name)).zrange(keys.line(name), 0, 0)
+            found = pipe.execute()
+            counts, heads = found[::2], [head[0] if head else "" for head in found[1::2]]
+            for head in heads:
+                pipe.hget(keys.sandbox(head), "created")
+            times = [float(text or 0) for text in pipe.execute()]
+        return dict(zip(names, zip(counts, times, strict=True), strict=True))
+
     def overdue(self, now: float, limit: int = 1000) -> list[str]:
         """Return the sandboxes whose start has waited to the end of its patience, at most `limit`."""
         with redis_faults():

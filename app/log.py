@@ -101,7 +101,7 @@ def set_up(config: Config, process: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Watched: logrotate may move the file away under a running process.
         handler = logging.handlers.WatchedFileHandler(folder / f"{process}.log", encoding="utf-8")
-    redact = Redactor(tuple(entry.key for entry in config.auth.keys))
+    redact = Redactor((*(entry.key for entry in config.auth.keys), config.metrics.key))
     handler.setFormatter(_Formatter(process, ZoneInfo(config.log.time_zone), config.log.format == "json", redact))
     root = logging.getLogger()
     for old in list(root.handlers):

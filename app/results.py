@@ -1,6 +1,7 @@
 """Calls and their answers in Redis: claim once, complete once, wait for the completion."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ from app.inbox import Inbox, Waiter
 from app.keys import Keys
 from app.letters import NODE_MARK, Letter
 from app.records import Event, State
+from app.tally import CALL_SECONDS, CALL_WAITS, CALLS, Tally
 from rock.errors import BadRequest, NodeLost, NotFound, NotRunning, RockError, SandboxGone
 
 # An envelope up to this many bytes rides in the message that announces it, which saves its reader a round trip.
@@ -20,14 +22,18 @@ INLINE_LIMIT = 32 * 1024
 class ResultStore:
     """Claims, completions and waits. One per process; its subscription starts with the first wait."""
 
-    def __init__(self, redis: Client, keys: Keys, lost_after: float = 15.0, ttl: float = 3600.0) -> None:
+    def __init__(
+        self, redis: Client, keys: Keys, lost_after: float = 15.0, ttl: float = 3600.0, tally: Tally | None = None
+    ) -> None:
         """
         Params:
             redis: client with decoded responses.
             lost_after: seconds without a heartbeat after which a node gets no new call.
             ttl: seconds for which an answer can be fetched again.
+            tally: counts the answers.
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
+        self._tally = tally
         scripts = Scripts(redis)
         self._claim = scripts.load("known", "claim")
         self._take, self._complete, self._position = (scripts.load(name) for name in ("take", "complete", "position"))
@@ -165,7 +171,19 @@ class ResultStore:
         # As latin-1 text: this client's strings are UTF-8, and bytes must come back as they were.
         args += [] if output is None else [output.decode("latin-1")]
         with redis_faults():
-            return self._complete([keys.call(call_id)], args) == 1
+            reply = self._complete([keys.call(call_id)], args)
+        if reply and self._tally is not None and self._tally.enabled:
+            self._count(self._tally, reply, envelope, now)
+        return bool(reply)
+
+    @staticmethod
+    def _count(tally: Tally, reply: list[str], envelope: Mapping[str, Any], now: float) -> None:
+        """Count an answer; the first writer alone comes here, so each call is counted once."""
+        route, created, started = reply
+        tally.count(CALLS, route, "ok" if envelope["status"] == "Success" else str(envelope["result"]["kind"]))
+        tally.observe(CALL_SECONDS, now - float(created), route)
+        if started:
+            tally.observe(CALL_WAITS, float(started) - float(created), route)
 
     def fail(self, call_id: str, error: RockError, now: float, *, only_pending: bool = False) -> bool:
         """Answer a call with an error; as `complete`."""

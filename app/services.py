@@ -12,6 +12,7 @@ from app.fleet import Fleet
 from app.gem.environments import Environments
 from app.images import Images
 from app.lifecycle import Lifecycle
+from app.metrics import Metrics
 from app.node_store import NodeStore
 from app.output import Output
 from app.results import ResultStore
@@ -40,6 +41,7 @@ class Services:
     fleet: Fleet
     watch: Watch
     redis: Client
+    metrics: Metrics
     # Bytes.
     json_limit: int
     upload_limit: int
@@ -54,4 +56,5 @@ class Services:
         """End the threads and connections of this process."""
         self.watch.close()
         self.results.close()
+        self.metrics.tally.close()
         self.redis.close()

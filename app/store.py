@@ -18,6 +18,7 @@ from app.records import (
     State,
     phase_field,
 )
+from app.tally import MOVES, PHASE_SECONDS, Tally
 
 # Named here because inside the classes `list` is a method.
 Ids = list[str]
@@ -27,14 +28,18 @@ Records = list[SandboxRecord]
 class SandboxStore:
     """Records, leases and reservations of sandboxes."""
 
-    def __init__(self, redis: Client, keys: Keys, line: Line, keep_stopped: float = 3600.0) -> None:
+    def __init__(
+        self, redis: Client, keys: Keys, line: Line, keep_stopped: float = 3600.0, tally: Tally | None = None
+    ) -> None:
         """
         Params:
             redis: client with decoded responses.
             line: makes sandboxes, and lets the next go when one ends.
             keep_stopped: seconds for which the record of an ended sandbox can still be read.
+            tally: counts moves and phases.
         """
         self._redis, self._keys, self._line, self._keep_stopped = redis, keys, line, keep_stopped
+        self._tally = tally
         scripts = Scripts(redis)
         self._transition = scripts.load("room", "line", "transition")
         self._renew, self._expired, self._patch = (scripts.load(name) for name in ("renew", "expired", "patch"))
@@ -91,7 +96,10 @@ class SandboxStore:
             word = self._transition([self._keys.sandbox(sandbox_id)], args)
         if word == "freed":
             self._line.freed(now)
-        return word in ("ok", "freed")
+        moved = word in ("ok", "freed")
+        if moved and self._tally is not None:
+            self._tally.count(MOVES, event.value)
+        return moved
 
     def set_phase(
         self, sandbox_id: str, phase: PhaseName, status: PhaseStatus, message: str, now: float, only_start: str = ""
@@ -108,7 +116,10 @@ class SandboxStore:
                 entry["started_at"] = None
             ended = status not in (PhaseStatus.WAITING, PhaseStatus.RUNNING)
             entry["completed_at"] = now if ended else None
-            return self._patch([key], ["start_call", only_start, name, json.dumps(entry)]) == 1
+            written = self._patch([key], ["start_call", only_start, name, json.dumps(entry)]) == 1
+        if written and ended and self._tally is not None:
+            self._tally.observe(PHASE_SECONDS, now - float(entry["started_at"]), phase.value, status.value)
+        return written
 
     def set_container(
         self, sandbox_id: str, *, container: Mapping[str, Any] | None = None,

@@ -14,6 +14,7 @@ from app.node_store import NodeStore
 from app.nodes import Nodes
 from app.results import ResultStore
 from app.store import SandboxStore
+from app.tally import Tally
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,17 @@ class Stores:
     images: ImageStore
 
 
-def make_stores(config: Config, redis: Client, celery: Celery) -> Stores:
-    """Return the stores that API processes and nodes share, with the configured times; starts are sent through `celery`."""
+def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | None = None) -> Stores:
+    """Return the stores that API processes and nodes share, with the configured times; starts are sent through `celery`.
+
+    `tally`: counts what the stores do.
+    """
     keys, lost_after, kept = Keys(config.redis.prefix), config.node.lost_after_seconds, config.runtime
     line = Line(redis, keys, lost_after, Letters(celery, keys), Nodes(celery))
     return Stores(
         line=line,
-        sandboxes=SandboxStore(redis, keys, line, kept.stop_retention_seconds),
+        sandboxes=SandboxStore(redis, keys, line, kept.stop_retention_seconds, tally),
         nodes=NodeStore(redis, keys, line, lost_after),
-        results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds),
+        results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds, tally),
         images=ImageStore(redis, keys),
     )

@@ -20,11 +20,13 @@ from app.images import Images
 from app.keys import Keys
 from app.letters import Letters
 from app.lifecycle import Lifecycle
+from app.metrics import Metrics
 from app.nodes import Nodes
 from app.output import Output
 from app.roster import Roster
 from app.services import Services
 from app.stores import make_stores
+from app.tally import Tally
 from app.terminal import Desk
 from app.watch import Watch
 
@@ -38,25 +40,24 @@ def build(
 ) -> Services:
     """Return the parts of an API process; see `app.create_app`. `openapi` is the description to serve."""
     redis = redis or connect(config.redis.url)
-    raw_redis = raw_redis or connect(config.redis.url, decode_responses=False)
     keys, celery = Keys(config.redis.prefix), celery or make_celery(config)
-    stores = make_stores(config, redis, celery)
-    watch = Watch(stores.results, stores.nodes)
+    tally = Tally(redis, keys, enable=config.metrics.enable)
+    stores = make_stores(config, redis, celery, tally)
+    watch, zone = Watch(stores.results, stores.nodes), ZoneInfo(config.log.time_zone)
     dispatch = Dispatch(stores, Nodes(celery), watch, letters=Letters(celery, keys))
-    zone = ZoneInfo(config.log.time_zone)
     lifecycle = Lifecycle(stores, dispatch, config.runtime, zone)
-    commands = Commands(dispatch, stores.results, BlobStore(raw_redis, keys))
-    recipes = Recipes(config.envhub)
+    blobs = BlobStore(raw_redis or connect(config.redis.url, decode_responses=False), keys)
+    commands = Commands(dispatch, stores.results, blobs)
     output = Output(dispatch, stores.results)
     return Services(
-        keyring=Keyring(config.auth.keys),
+        keyring=Keyring(config.auth.keys, config.metrics.key),
         lifecycle=lifecycle,
         afterlife=Afterlife(stores, dispatch, config.runtime),
         images=Images(stores, dispatch),
         commits=Commits(stores, dispatch, zone),
         roster=Roster(stores, dispatch.clock, zone),
         commands=commands,
-        environments=Environments(lifecycle, commands, recipes, config.gem, config.runtime.output_limit),
+        environments=Environments(lifecycle, commands, Recipes(config.envhub), config.gem, config.runtime.output_limit),
         dispatch=dispatch,
         results=stores.results,
         output=output,
@@ -65,6 +66,7 @@ def build(
         nodes=stores.nodes,
         watch=watch,
         redis=redis,
+        metrics=Metrics(redis, keys, stores, tally),
         json_limit=config.server.json_limit,
         upload_limit=config.server.upload_limit,
         openapi=openapi,

@@ -21,6 +21,7 @@ from app.node_store import NodeStore
 from app.nodes import Nodes
 from app.stores import make_stores
 from app.sweep import Sweep
+from app.tally import Tally
 from rock.errors import RockError
 from rock.settings import with_prefix
 from workers.agent import Coroner, NodeAgent
@@ -47,6 +48,7 @@ class Worker:
     deployment: AbstractDeployment
     description: str
     nodes: NodeStore
+    tally: Tally
     agent: NodeAgent | None = None
     lifecycle: NodeLifecycle | None = None
     relay: Relay | None = None
@@ -90,6 +92,7 @@ class Worker:
             self.relay.close()
         for thread in self._threads:
             thread.join(timeout=2)
+        self.tally.close()
         self.deployment.close()
 
     def _container_event(self, event: ContainerEvent) -> None:
@@ -131,13 +134,14 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     keys = Keys(config.redis.prefix)
     redis = connect(config.redis.url)
     celery = celery or make_celery(config)
-    nodes, stores = Nodes(celery), make_stores(config, redis, celery)
+    tally = Tally(redis, keys, enable=config.metrics.enable)
+    nodes, stores = Nodes(celery), make_stores(config, redis, celery, tally)
     data_dir = Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
         cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
         docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
     ).select(config.runtime.type)  # fmt: skip
-    worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes)
+    worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes, tally)
     if session:
         coroner = Coroner(choice.deployment, stores.sandboxes)
         worker.relay = Relay(choice.deployment, stores.results, coroner, config.runtime.output_limit)

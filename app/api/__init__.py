@@ -1,6 +1,6 @@
 """The HTTP surface, on one screen: every route, what it takes, what it answers, and which function does it."""
 
-from app.api import afterlife, files, gem, health, images, nodes, results, roster, sandboxes, sessions
+from app.api import afterlife, files, gem, health, images, metrics, nodes, results, roster, sandboxes, sessions
 from app.api.endpoint import PREFIX, Endpoint
 from rock import actions
 
@@ -80,6 +80,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Give a node nothing new; the sandboxes that it has go on."),
     Endpoint("POST", "/nodes/<node_id>/resume", None, actions.NodeResponse, nodes.resume,
              "Let a drained node take new sandboxes again."),
+    Endpoint("GET", "/metrics", None, None, metrics.page,
+             "Numbers for Prometheus, of the whole fleet; with API keys it needs an admin's, or metrics.key.", prefix="", open=True),
     # Outside of the prefix, without a key: for launch scripts, probes and people.
     Endpoint("GET", "/", None, None, health.root, "Say that the service is here.", prefix="", open=True),
     Endpoint("GET", "/healthz", None, None, health.healthz, "Say whether the service works; 503 when it does not.",

@@ -2,8 +2,8 @@
 -- KEYS: call
 -- ARGV: call id, envelope, now, ttl, only_pending, channel, largest envelope that rides in the message,
 --       template of sandbox hash, of node leases, of node in-flight, optionally the output
--- Returns 1 when this envelope became the answer, 0 when there was one already (or no such call).
-local call = redis.call('HMGET', KEYS[1], 'state', 'node', 'sandbox', 'counted')
+-- Returns {route, created, started or ''} when this envelope became the answer, 0 when there was one already (or no such call).
+local call = redis.call('HMGET', KEYS[1], 'state', 'node', 'sandbox', 'counted', 'route', 'created', 'started')
 local state, node, id, counted = call[1], call[2], call[3], call[4]
 if not state or state == 'done' then return 0 end
 if ARGV[5] == '1' and state ~= 'pending' then return 0 end
@@ -34,4 +34,4 @@ if #ARGV[2] <= tonumber(ARGV[7]) then
 else
   redis.call('PUBLISH', ARGV[6], ARGV[1])
 end
-return 1
+return {call[5], call[6], call[7] or ''}

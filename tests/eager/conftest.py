@@ -19,6 +19,7 @@ from app.config import Config, load
 from app.database import connect
 from app.keys import Keys
 from app.stores import make_stores
+from app.tally import Tally
 from tests.eager.fake_node import FakeNode
 
 PREFIX = "/apis/envs/sandbox/v1"
@@ -33,6 +34,8 @@ class Api:
     redis: Any
     prefix: str
     config: Config
+    # What the node counts.
+    tally: Tally
 
     def post(self, route: str, body: Any = None, headers: dict | None = None, **fields) -> dict:
         """Return the envelope of a POST; `fields` or `body` is the JSON object."""
@@ -95,16 +98,18 @@ def make_api(redis_url) -> Callable[..., Api]:
         )
         celery, client = make_celery(config, eager=True), connect(config.redis.url)
         raw = connect(config.redis.url, decode_responses=False)
-        node = FakeNode(make_stores(config, client, celery), BlobStore(raw, Keys(prefix)))
+        tally = Tally(client, Keys(prefix), enable=config.metrics.enable)
+        node = FakeNode(make_stores(config, client, celery, tally), BlobStore(raw, Keys(prefix)))
         node.register(celery)
         app = create_app(config, celery, redis=client, raw_redis=raw)
-        made.append((app, node, client, raw))
-        return Api(app.test_client(), node, client, prefix, config)
+        made.append((app, node, tally, client, raw))
+        return Api(app.test_client(), node, client, prefix, config, tally)
 
     yield make
-    for app, node, client, raw in made:
+    for app, node, tally, client, raw in made:
         for thread in node.threads:
             thread.join(5)
+        tally.close()
         app.extensions["rock"].close()
         client.close()
         raw.close()

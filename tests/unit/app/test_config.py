@@ -101,11 +101,12 @@ def test_api_keys_from_the_environment():
 
 
 def test_secrets_are_masked_and_everything_can_be_printed():
-    config = load(environ={"ROCK_API_KEYS": "sesame=alice", "ROCK_REDIS_URL": "redis://me:hunter2@10.0.0.1/0"})
+    environ = {"ROCK_API_KEYS": "sesame=alice", "ROCK_REDIS_URL": "redis://me:hunter2@10.0.0.1/0"}
+    config = load(environ={**environ, "ROCK_METRICS__KEY": "tahini"})
     text = json.dumps(masked(config))
-    assert "sesame" not in text and "hunter2" not in text
+    assert "sesame" not in text and "hunter2" not in text and "tahini" not in text
     assert "alice" in text and "10.0.0.1" in text
-    assert "sesame" not in repr(config)
+    assert "sesame" not in repr(config) and "tahini" not in repr(config)
 
 
 @pytest.mark.parametrize(
