@@ -105,7 +105,7 @@ class World:
 
     def stop(self, name):
         """Return a stop of the present life that is in flight on the node."""
-        call = self.call(Route.STOP, name, life=self.stores.sandboxes.get(name).start_call)
+        call = replace(self.call(Route.STOP, name), life=self.stores.sandboxes.get(name).start_call)
         self.stores.results.claim(call, call.created, need_running=False)
         return call
 
