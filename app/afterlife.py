@@ -50,7 +50,7 @@ class Afterlife:
             if claim.word not in (ClaimWord.NEW, ClaimWord.ATTACHED):
                 raise self._refused(old, claim)
             if claim.word is ClaimWord.NEW:
-                log.info("sandbox %s: restart on node %s, call %s", old.sandbox_id, old.node, call.call_id)
+                log.info("restart", extra={**call.about, "node": old.node, "call_id": call.call_id})
             return self._dispatch.await_answer(call, Claim(claim.word, old.node), waiter, None)
 
     def delete(self, sandbox_id: str, ask: Ask) -> str:

@@ -80,6 +80,11 @@ class Call:
         return self.route in (Route.START, Route.RESTART)
 
     @property
+    def about(self) -> dict[str, str]:
+        """What a log line says of it (`extra=`)."""
+        return {"request_id": self.request_id, "sandbox_id": self.sandbox_id}
+
+    @property
     def done(self) -> bool:
         """True once the call has its envelope: a node must not run it any more."""
         return self.state is CallState.DONE

@@ -69,7 +69,10 @@ class Commits:
         if ":" in tag:
             raise BadRequest("image_tag: must be a name with a tag, not a digest", field="image_tag")
         if request.password and not registry_of(request.image_tag):
-            log.info("sandbox %s: %s names no registry, so it is not pushed", request.sandbox_id, request.image_tag)
+            log.info(
+                "commit without a registry in its name: not pushed",
+                extra={"sandbox_id": request.sandbox_id, "image": request.image_tag},
+            )
         record = self._sandboxes.get(request.sandbox_id)
         about: dict[str, Any] = {"sandbox_id": request.sandbox_id}
         if record is None or not ask.identity.sees(record.owner):
@@ -107,7 +110,7 @@ class Commits:
             taken = AlreadyExists(f"Sandbox {record.sandbox_id} is being committed already; wait for that")
             self._results.withdraw(call.call_id, taken, call.created)
             raise taken
-        log.info("sandbox %s: commit as %s, call %s", record.sandbox_id, begun.image_tag, call.call_id)
+        log.info("commit", extra={**call.about, "image": begun.image_tag, "call_id": call.call_id})
         try:
             self._dispatch.send(NodeTask.COMMIT, call.call_id, claim.node)
         except Unavailable as error:

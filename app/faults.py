@@ -35,11 +35,12 @@ def register(routes: Flask | Blueprint, shape: Shape) -> None:
 
     def ours(error: errors.RockError) -> Response:
         level = logging.WARNING if isinstance(error, errors.ServiceFault) else logging.INFO
-        about = error.details.get("sandbox_id", "-"), request.headers.get("X-Request-Id", "-")
+        about = {
+            "request_id": error.details.get("request_id") or request.headers.get("X-Request-Id"),
+            "sandbox_id": error.details.get("sandbox_id"),
+        }
         # Not the message: it may quote what was sent.
-        log.log(
-            level, "%s %s: %s (%d) sandbox=%s request=%s", request.method, request.path, error.kind, error.code, *about
-        )
+        log.log(level, "%s %s: %s (%d)", request.method, request.path, error.kind, error.code, extra=about)
         return shape(error)
 
     def unknown(error: Exception) -> Response:

@@ -30,7 +30,7 @@ class Fleet:
     def admit(self, node_id: str, state: NodeState) -> NodeResponse:
         """Let a node take new sandboxes, or drain it: those that it has go on to their own end. Raises NotFound, Unavailable."""
         self._nodes.admit(node_id, state, self._clock())
-        log.info("node %s is %s now", node_id, state.value)
+        log.info("node is %s now", state.value, extra={"node": node_id})
         node = self._nodes.get(node_id)
         if node is None:
             raise NotFound(f"node {node_id!r} not found", node=node_id)

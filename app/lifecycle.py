@@ -66,7 +66,7 @@ class Lifecycle:
                 raise refusal(call, claim)
             if claim.word is ClaimWord.NEW:
                 where = f"on node {claim.node}" if claim.node else "waits for room"
-                log.info("sandbox %s: start %s, call %s", call.sandbox_id, where, call.call_id)
+                log.info("start %s", where, extra={**call.about, "call_id": call.call_id})
             if claim.word is ClaimWord.DONE:
                 return claim.envelope
             if at_once:
@@ -99,7 +99,9 @@ class Lifecycle:
         if found is None:
             raise NotFound(f"Sandbox {sandbox_id} not found", sandbox_id=sandbox_id)
         record, alive = found
-        log.info("sandbox %s: stop (%s)", sandbox_id, record.state.value)
+        log.info(
+            "stop of a %s sandbox", record.state.value, extra={"request_id": ask.request_id, "sandbox_id": sandbox_id}
+        )
         if record.state is State.PENDING:
             # First, so that the start that is under way finds it and discards what it made.
             self._end(record, "stopped while it was starting")

@@ -179,6 +179,6 @@ class Line:
         """Note what was placed, and send it where the script could not (eager mode)."""
         by_hand = self._nodes if placed and self._letter() is None else None
         for call_id, node in zip(placed[::2], placed[1::2], strict=True):
-            log.info("call %s: placed on node %s", call_id, node)
+            log.info("start placed", extra={"call_id": call_id, "node": node})
             if by_hand is not None:
                 by_hand.send(NodeTask.START, call_id, node)

@@ -2,6 +2,8 @@
 
 Each entry point (API, workers, supervisor) calls `set_up` once. Celery workers call it from the `setup_logging` signal,
 so that Celery does not install handlers of its own.
+
+An event is one line. Its ids go into `extra=` (`request_id`, `sandbox_id`, `call_id`, `node`): in text they follow the message as `key=value`, in JSON they are members.
 """
 
 import json
@@ -25,6 +27,7 @@ _SECRETS = re.compile(
 )
 _URL_PASSWORDS = re.compile(r"(://[^\s:/@]*:)[^\s/@]+(?=@)")
 _MASK = "***"
+_PLAIN = re.compile(r"[^\s\"=]+")
 # Fields of every LogRecord; anything else on a record came from `extra=` and belongs in a JSON line.
 _STANDARD = frozenset(vars(logging.LogRecord("", 0, "", 0, "", (), None))) | {"message", "asctime", "taskName"}
 
@@ -70,6 +73,11 @@ class _Formatter(logging.Formatter):
         """Return the record's time, with zone, in milliseconds."""
         return datetime.fromtimestamp(record.created, self._zone).isoformat(timespec="milliseconds")
 
+    def formatMessage(self, record: logging.LogRecord) -> str:  # logging's name
+        """Return the one line of text of an event; a message that holds line breaks cannot pose as two of them."""
+        record.message = record.message.replace("\n", "\\n").replace("\r", "\\r")
+        return " ".join([super().formatMessage(record), *(f"{key}={_word(value)}" for key, value in _added(record))])
+
     def format(self, record: logging.LogRecord) -> str:
         """Return the finished, redacted line."""
         return self._redact(self._json(record) if self._as_json else super().format(record))
@@ -83,10 +91,21 @@ class _Formatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        line.update((key, value) for key, value in vars(record).items() if key not in _STANDARD)
+        line.update(_added(record))
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False, default=str)
+
+
+def _added(record: logging.LogRecord) -> list[tuple[str, Any]]:
+    """Return what `extra=` added to a record, without what is not known."""
+    return [(key, value) for key, value in vars(record).items() if key not in _STANDARD and value not in (None, "")]
+
+
+def _word(value: Any) -> str:
+    """Return a value as one word, quoted where it would not be one."""
+    text = str(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text, ensure_ascii=False)
 
 
 def set_up(config: Config, process: str) -> None:

@@ -31,5 +31,5 @@ class Nodes:
             # written to by name is a plain list in Redis.
             signature.apply_async(queue=task.queue(node), argsrepr=call_id, kwargsrepr="", declare=[])
         except (KombuError, RedisError, OSError) as error:
-            log.warning("call %s: %s could not be queued for node %s: %s", call_id, task.value, node, error)
+            log.warning("%s could not be queued: %s", task.value, error, extra={"call_id": call_id, "node": node})
             raise DatabaseAway from error

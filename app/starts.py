@@ -38,9 +38,7 @@ def fail_start(
     if only_waiting and not moved:
         return False
     results.fail(call.call_id, error, now)
-    log.warning(
-        "start failed request_id=%s sandbox_id=%s kind=%s error=%s", call.request_id, call.sandbox_id, error.kind, error
-    )
+    log.warning("start failed", extra={**call.about, "kind": error.kind, "error": str(error)})
     return moved
 
 

@@ -101,4 +101,4 @@ class Terminal:
                 self._desk.dispatch.nudge(NodeTask.CANCEL, call.call_id, call.node)
         except RockError as error:
             # Nobody asks for its output from now on, so the node ends it.
-            log.warning("terminal could not be closed sandbox_id=%s error=%s", self._call.sandbox_id, error)
+            log.warning("terminal could not be closed: %s", error, extra=self._call.about)

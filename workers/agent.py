@@ -68,7 +68,7 @@ class Coroner:
         )
         if record is not None and record.state is State.RUNNING:
             self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, time.time(), reason=reason)
-            log.warning("sandbox gone sandbox_id=%s event=%s reason=%s", sandbox_id, event.value, reason)
+            log.warning("sandbox gone", extra={"sandbox_id": sandbox_id, "event": event.value, "reason": reason})
         return SandboxGone(f"Sandbox {sandbox_id} is gone: {reason}; start a new one", sandbox_id=sandbox_id)
 
 
@@ -143,7 +143,7 @@ class NodeAgent:
         except RockError as error:
             self.results.fail(call_id, error, time.time())
         except Exception as error:
-            log.exception("call failed request_id=%s sandbox_id=%s", call.request_id, call.sandbox_id)
+            log.exception("%s failed", call.route, extra=call.about)
             fault = Internal(
                 f"the node failed to take the call ({type(error).__name__}); see its log", sandbox_id=call.sandbox_id
             )
@@ -175,12 +175,7 @@ class NodeAgent:
             return
         assert record is not None
         self.results.complete(call.call_id, success(status.to_start(record)), now)
-        log.info(
-            "sandbox started request_id=%s sandbox_id=%s seconds=%.3f",
-            call.request_id,
-            call.sandbox_id,
-            now - call.created,
-        )
+        log.info("sandbox started", extra={**call.about, "seconds": round(now - call.created, 3)})
 
     def _undo(self, call: Call) -> None:
         """Undo a start that failed, unless another life has begun since: the container is that one's."""

@@ -47,7 +47,7 @@ class Background:
                 self._put(call)
                 return
         except DatabaseAway as error:
-            log.warning("call put off in the background call=%s: %s", call_id, error)
+            log.warning("call put off in the background: %s", error, extra={"call_id": call_id})
         except BaseException:
             self._let_go(call_id)
             raise
@@ -67,9 +67,9 @@ class Background:
             try:
                 self._work(call)
             except DatabaseAway as error:
-                log.warning("call put off in the background call=%s: %s", call.call_id, error)
+                log.warning("%s put off in the background: %s", call.route, error, extra=call.about)
             except Exception:
-                log.exception("call failed in the background call=%s", call.call_id)
+                log.exception("%s failed in the background", call.route, extra=call.about)
             finally:
                 self._let_go(call.call_id)
 

@@ -75,17 +75,15 @@ class Commits:
             code = _CODES.get((stage.name, type(error)), f"{stage.name}_failed".upper())
             ended = commit.failed(_without(call, error), stage.name, code, time.time())
         except Exception as error:
-            log.exception("commit failed sandbox_id=%s image=%s", call.sandbox_id, commit.image_tag)
+            log.exception("commit failed", extra={**call.about, "image": commit.image_tag})
             fault = Internal(f"the node failed ({type(error).__name__}); see its log")
             ended = commit.failed(fault, stage.name, f"{stage.name}_failed".upper(), time.time())
         self._sandboxes.set_commit(commit.on(record), ended)
         answer = success(status.to_commit(call.sandbox_id, ended, self._zone))
         self._results.complete(call.call_id, answer, time.time())
-        log.info(
-            "commit done request_id=%s sandbox_id=%s image=%s phase=%s stage=%s code=%s seconds=%.1f",
-            call.request_id, call.sandbox_id, commit.image_tag, ended.phase.value, ended.stage, ended.code,
-            ended.completed - ended.started,
-        )  # fmt: skip
+        about = {"image": commit.image_tag, "phase": ended.phase.value, "stage": ended.stage, "code": ended.code}
+        seconds = round(ended.completed - ended.started, 1)
+        log.info("commit done", extra={**call.about, **about, "seconds": seconds})
 
     def _work(self, call: Call, image: str, stage: _Stage) -> None:
         images = self._deployment.images

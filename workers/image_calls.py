@@ -46,7 +46,7 @@ class ImageCalls:
         removed = self._deployment.images.remove(image)
         if home is not None:
             self._store.forget(image, home)
-        log.info("image removed image=%s was_here=%s", image, removed)
+        log.info("image removed", extra={"request_id": call.request_id, "image": image, "was_here": removed})
         self._results.complete(call.call_id, success({"removed": removed}), time.time())
 
     def _warm(self, call: Call) -> None:
@@ -56,7 +56,9 @@ class ImageCalls:
         except DatabaseAway:
             raise  # no failure of this pull's: it is done again
         except RockError as error:
-            log.warning("image could not be fetched ahead image=%s error=%s", image, error)
+            log.warning(
+                "image could not be fetched ahead: %s", error, extra={"request_id": call.request_id, "image": image}
+            )
             self._results.fail(call.call_id, error, time.time())
         else:
             self._results.complete(call.call_id, success({"message": f"image {image} is on the node"}), time.time())

@@ -139,11 +139,11 @@ class NodeLifecycle:
             work(call)
         except DatabaseAway:
             # It stays in flight, and `recover` does it again: no fault of the call's, and no answer could be stored.
-            log.warning("%s put off until Redis is back request_id=%s", call.route, call.request_id)
+            log.warning("%s put off until Redis is back", call.route, extra=call.about)
         except RockError as error:
             self._failed(call, error)
         except Exception as error:
-            log.exception("%s failed request_id=%s sandbox_id=%s", call.route, call.request_id, call.sandbox_id)
+            log.exception("%s failed", call.route, extra=call.about)
             text = f"the node failed to {call.route} ({type(error).__name__}); see its log"
             self._failed(call, Internal(text, sandbox_id=call.sandbox_id))
 
@@ -260,12 +260,7 @@ class NodeLifecycle:
         )  # fmt: skip
         self.reaper.put_down(call.sandbox_id, life, now)
         self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
-        log.info(
-            "sandbox stopped request_id=%s sandbox_id=%s seconds=%.3f",
-            call.request_id,
-            call.sandbox_id,
-            time.time() - call.created,
-        )
+        log.info("sandbox stopped", extra={**call.about, "seconds": round(time.time() - call.created, 3)})
 
     def _delete(self, call: Call) -> None:
         with self.turns.of(call.sandbox_id):
@@ -280,7 +275,7 @@ class NodeLifecycle:
                     only_start=record.start_call,
                 )  # fmt: skip
         self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is deleted"), time.time())
-        log.info("sandbox deleted request_id=%s sandbox_id=%s", call.request_id, call.sandbox_id)
+        log.info("sandbox deleted", extra=call.about)
 
     def _statistics(self, call: Call) -> None:
         usage = self.deployment.statistics(call.sandbox_id)

@@ -119,7 +119,7 @@ class Link:
         """The stream broke: find out what became of the sandbox."""
         if self._over:
             return
-        log.info("relay lost sandbox_id=%s reason=%s", self.sandbox_id, why)
+        log.info("relay lost: %s", why, extra={"sandbox_id": self.sandbox_id})
         if self._since and self._station.loop.time() - self._since > SOUND_AFTER:
             self._attempt = 0
         self.detach()
@@ -180,7 +180,7 @@ class Link:
             try:
                 result = function(self.sandbox_id)
             except RockError as error:
-                log.warning("relay engine call failed sandbox_id=%s error=%s", self.sandbox_id, error)
+                log.warning("relay: engine call failed: %s", error, extra={"sandbox_id": self.sandbox_id})
                 self._station.loop.call_soon_threadsafe(self._failed, error)
             else:
                 self._station.loop.call_soon_threadsafe(then, result)
@@ -266,14 +266,8 @@ class Link:
             self._station.loop.call_later(STORE_AGAIN, self._finish, job, envelope, output)
             return
         level = logging.DEBUG if envelope["status"] == "Success" else logging.INFO
-        log.log(
-            level,
-            "%s done request_id=%s sandbox_id=%s status=%s",
-            job.call.route,
-            job.call.request_id,
-            self.sandbox_id,
-            envelope["status"],
-        )
+        if log.isEnabledFor(level):
+            log.log(level, "%s done", job.call.route, extra={**job.call.about, "status": envelope["status"]})
         self.desk.stored(job)
 
 

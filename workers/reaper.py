@@ -54,7 +54,7 @@ class Reaper:
             only_start=record.start_call, reason="the idle lease ended",
         )  # fmt: skip
         if record is not None and moved:
-            log.info("sandbox expired sandbox_id=%s", sandbox_id)
+            log.info("sandbox expired", extra={"sandbox_id": sandbox_id})
             # Should that fail, its container is found by a later pass, as one that was kept or one that nobody wants.
             self.put_down(sandbox_id, record.start_call, now)
         return moved
@@ -124,7 +124,7 @@ class Reaper:
         except DatabaseAway:
             raise  # it would be the same for each of them
         except (RockError, OSError) as error:
-            log.warning("clean-up failed, tried again in a later round sandbox_id=%s: %s", sandbox_id, error)
+            log.warning("clean-up failed, tried again in a later round: %s", error, extra={"sandbox_id": sandbox_id})
         return False
 
     def _look_at(self, sandbox_id: str, alive: bool, record: SandboxRecord | None) -> bool:
@@ -136,10 +136,10 @@ class Reaper:
             if self._is_right(record, self._deployment.inspect(sandbox_id).running):
                 return False
             if record is not None and record.node == self._node and record.state is State.STOPPED and record.kept:
-                log.info("sandbox was stopped while the node was away sandbox_id=%s", sandbox_id)
+                log.info("sandbox was stopped while the node was away", extra={"sandbox_id": sandbox_id})
                 self._deployment.stop(sandbox_id)
                 return False
-            log.info("container that nobody wants removed sandbox_id=%s", sandbox_id)
+            log.info("container that nobody wants removed", extra={"sandbox_id": sandbox_id})
             self._deployment.remove(sandbox_id)
             return True
 
@@ -153,7 +153,7 @@ class Reaper:
 
     def _deleted(self, record: SandboxRecord, now: float) -> None:
         """Note that a stopped sandbox is no more."""
-        log.info("sandbox deleted sandbox_id=%s", record.sandbox_id)
+        log.info("sandbox deleted", extra={"sandbox_id": record.sandbox_id})
         self._sandboxes.transition(
             record.sandbox_id, [State.STOPPED], State.DELETED, Event.AUTO_DELETE, now, only_start=record.start_call
         )

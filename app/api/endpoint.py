@@ -146,8 +146,9 @@ def _log(endpoint: Endpoint, ask: Ask, data: Any, path: Mapping[str, str], secon
     """Write one line about a request that went well: ids and time, never contents."""
     level = logging.INFO if seconds > SLOW else logging.DEBUG
     if log.isEnabledFor(level):
-        sandbox = getattr(data, "sandbox_id", None) or request.args.get("sandbox_id", "-")
-        name = ask.request_id or path.get("request_id", "-")
-        log.log(
-            level, "%s %s sandbox=%s request=%s %.1f ms", endpoint.method, endpoint.path, sandbox, name, seconds * 1e3
-        )
+        about = {
+            "request_id": ask.request_id or path.get("request_id"),
+            "sandbox_id": getattr(data, "sandbox_id", None) or path.get("sandbox_id") or request.args.get("sandbox_id"),
+            "seconds": round(seconds, 4),
+        }
+        log.log(level, "%s %s", endpoint.method, endpoint.path, extra=about)

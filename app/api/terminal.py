@@ -96,7 +96,7 @@ def _serve(services: Services, socket: Server, sandbox_id: str, wanted: Terminal
         try:
             socket.close(RESTART, "the service ends")
         except GONE:
-            log.debug("terminal: the client left before the service ended sandbox_id=%s", sandbox_id)
+            log.debug("terminal: the client left before the service ended", extra={"sandbox_id": sandbox_id})
 
     services.terminals.closers.add(leave)
     terminal = None
@@ -106,7 +106,7 @@ def _serve(services: Services, socket: Server, sandbox_id: str, wanted: Terminal
         for message in _messages(socket):
             _take(terminal, message)
     except ConnectionClosed:
-        log.debug("terminal closed sandbox_id=%s", sandbox_id)
+        log.debug("terminal closed", extra={"sandbox_id": sandbox_id})
     except RockError as error:
         _end(socket, error.to_envelope(), POLICY if isinstance(error, CallerFault) else SERVICE_FAULT)
     finally:

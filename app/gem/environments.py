@@ -56,7 +56,7 @@ class Environments:
         try:
             self._begin(sandbox_id, env_id, recipe, ask)
         except RockError as error:
-            log.warning("no environment in sandbox %s: %s", sandbox_id, error.kind)
+            log.warning("no environment came up: %s", error.kind, extra={"sandbox_id": sandbox_id})
             self._lifecycle.stop(sandbox_id, Ask(ask.identity))
             raise
         return sandbox_id

@@ -70,6 +70,33 @@ def test_json_lines_carry_what_was_added(tmp_path):
     assert found["time"].endswith("+09:00")
 
 
+def test_text_lines_carry_it_too_each_value_as_one_word(tmp_path):
+    def work():
+        extra = {"sandbox_id": "s1", "request_id": None, "error": 'no such "thing"\nat all'}
+        logging.getLogger("x").info("it failed", extra=extra)
+
+    (line,) = lines_of(tmp_path, work)
+    assert line.endswith(r'x: it failed sandbox_id=s1 error="no such \"thing\"\nat all"')
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_message_with_line_breaks_is_one_line(tmp_path, form):
+    def work():
+        logging.getLogger("x").info("asked for %s", "a\r\n2026-01-01 INFO api: all is well")
+
+    (line,) = lines_of(tmp_path, work, ROCK_LOG__FORMAT=form)
+    assert "all is well" in line and "asked for" in line
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_secret_added_to_a_line_is_masked(tmp_path, form):
+    def work():
+        logging.getLogger("x").info("it failed", extra={"error": "login failed, password=hunter2"})
+
+    (line,) = lines_of(tmp_path, work, ROCK_LOG__FORMAT=form)
+    assert "it failed" in line and "hunter2" not in line
+
+
 def test_the_level_is_the_configured_one(tmp_path):
     def work():
         logging.getLogger("x").info("too quiet")
