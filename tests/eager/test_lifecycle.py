@@ -2,6 +2,7 @@
 
 import threading
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -107,7 +108,7 @@ def test_a_repeated_start_makes_one_sandbox(api, named):
 
 def api_of(api: Api) -> Api:
     """Return the same API with a client of its own, for another thread."""
-    return Api(api.client.application.test_client(), api.node, api.redis, api.prefix, api.config)
+    return replace(api, client=api.client.application.test_client())
 
 
 def test_one_id_in_two_apis_at_once(api, make_api):
