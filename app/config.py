@@ -134,6 +134,9 @@ class Runtime:
     """Stopped containers kept on a node at most; of more, those whose time is over first are removed."""
     result_ttl_seconds: float = field(default=3600.0, metadata={"least": 600})
     """How long an answer can be fetched again by its request id."""
+    disk_check_seconds: float = field(default=30.0, metadata={"least": 0})
+    """How often a node measures the files of its sandboxes, where the engine cannot limit them; what is above its limit is
+    stopped. 0: never."""
     network: str = "bridge"
     image_cache_dir: str = ""
     """Folder of `<image>.tar`, loaded before any registry pull."""

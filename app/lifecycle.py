@@ -19,7 +19,7 @@ from app.results import refusal
 from app.starts import fail_start
 from app.stores import Stores
 from rock.actions import StartRequest, dump
-from rock.errors import AlreadyExists, Cancelled, NodeLost, NotFound, SandboxGone
+from rock.errors import AlreadyExists, BadRequest, Cancelled, NodeLost, NotFound, SandboxGone
 
 log = logging.getLogger(__name__)
 
@@ -54,8 +54,9 @@ class Lifecycle:
             headers: user_id, experiment_id, namespace, cluster: kept with the sandbox.
             at_once: answer now (start_async), whether it has a node already or waits for room.
         Raises:
-            RockError: no node could ever take it, its id is taken, or Unavailable.
+            RockError: no node could ever take it (there are no GPUs, and no archive), its id is taken, or Unavailable.
         """
+        _refuse_what_is_not_here(request)
         now, limit = self._dispatch.clock(), request.startup_timeout or self._runtime.start_timeout_seconds
         call = self._start_call(request, ask, now, limit)
         with self._results.expect(call.call_id) as waiter:
@@ -189,6 +190,26 @@ class Lifecycle:
         except NodeLost:
             return self._stop_without_node(record)
         return self._stop_without_node(record) if _kind(answer) == NodeLost.kind else answer
+
+
+def _refuse_what_is_not_here(request: StartRequest) -> None:
+    """Refuse a start that could only run without what it asks for. Raises BadRequest."""
+    if request.auto_archive_seconds is not None:
+        raise BadRequest(
+            "auto_archive_seconds: this service has no archive to move a stopped sandbox to; auto_delete_seconds says for "
+            "how long its files stay on its node for a restart, and /commit keeps them as an image",
+            field="auto_archive_seconds",
+        )
+    if request.num_gpus:
+        raise BadRequest(
+            f"num_gpus={request.num_gpus:g}: no node of this service has GPUs to hand out; start it with num_gpus=0",
+            field="num_gpus",
+        )
+    if request.accelerator_type:
+        raise BadRequest(
+            f"accelerator_type={request.accelerator_type!r}: no node of this service has accelerators; leave it out",
+            field="accelerator_type",
+        )
 
 
 def _kind(answer: str) -> str:

@@ -24,6 +24,7 @@ class Event(StrEnum):
     EXPIRED = "lease_expired"
     GONE = "container_gone"
     OUT_OF_MEMORY = "out_of_memory"
+    DISK_LIMIT = "disk_limit"
     NODE_LOST = "node_lost"
     DELETE = "delete"
     AUTO_DELETE = "auto_delete"

@@ -155,7 +155,13 @@ def server(make_stack: Callable[..., Stack]) -> Stack:
 @pytest.fixture(scope="session")
 def engine_server(make_stack: Callable[..., Stack], engine_url: str) -> Stack:
     """The real service with the `docker` deployment, shared by all tests of the session."""
-    variables = {"DOCKER_HOST": engine_url, "ROCK_NODE__ALLOWED_MOUNTS": str(ROOT / "sdk" / "rock" / "rollout")}
+    # Files are measured often enough for a test to wait for it.
+    measured = {"ROCK_RUNTIME__DISK_CHECK_SECONDS": "0.5"}
+    variables = {
+        **measured,
+        "DOCKER_HOST": engine_url,
+        "ROCK_NODE__ALLOWED_MOUNTS": str(ROOT / "sdk" / "rock" / "rollout"),
+    }
     return make_stack(runtime="docker", variables=variables).start()
 
 

@@ -76,6 +76,8 @@ class Worker:
             self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
             self._every("reaper", lifecycle.reaper.run)
             self._every("recover", lifecycle.recover)
+            if seconds := self.config.runtime.disk_check_seconds:
+                self._every("disk", lifecycle.disk_guard.run, seconds)
             _patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tell_images, IMAGES_EVERY)
 

@@ -59,7 +59,8 @@ class Coroner:
         record = self._sandboxes.get(sandbox_id)
         state = self._deployment.inspect(sandbox_id)
         if record is not None and record.state is State.STOPPED:
-            return SandboxGone(f"Sandbox {sandbox_id} was stopped ({record.stop_event})", sandbox_id=sandbox_id)
+            why = ": ".join(filter(None, [record.stop_event, record.reason]))
+            return SandboxGone(f"Sandbox {sandbox_id} was stopped ({why})", sandbox_id=sandbox_id)
         if state.running:
             return None
         event = Event.OUT_OF_MEMORY if state.oom_killed else Event.GONE

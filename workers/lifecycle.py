@@ -23,6 +23,7 @@ from workers.background import Background
 from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
+from workers.disk_guard import DiskGuard
 from workers.image_calls import ImageCalls
 from workers.reaper import Reaper
 from workers.transfers import Transfers
@@ -46,6 +47,7 @@ class NodeLifecycle:
         self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
         self.turns = Turns()
         self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
+        self.disk_guard = DiskGuard(config, stores.sandboxes, deployment, self.reaper)
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self.images = ImageCalls(stores.results, stores.images, deployment)
@@ -233,10 +235,6 @@ class NodeLifecycle:
 
     def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
         runtime = self._config.runtime
-        if request.num_gpus:
-            raise BadRequest(
-                f"num_gpus={request.num_gpus:g}: node {self._config.node.id} has no GPUs to give", field="num_gpus"
-            )
         options = docker_args.parse(request.docker_args, self._policy)
         # A node may promise more CPUs than it has (overcommit); a container cannot be given more than there are.
         cpus = min(request.limit_cpus or request.cpus, self._config.node.cpus)

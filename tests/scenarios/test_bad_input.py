@@ -124,6 +124,11 @@ def test_A01_A06_a_field_that_is_wrong_is_named(shell, route, fields, name):
         ({"docker_args": ["-v", "/etc:/x"]}, "/etc"),
         ({"docker_args": ["--network", "host"]}, "network"),
         ({"image_os": "windows"}, "image_os"),
+        # Not here: taken silently, it would be a promise that nothing keeps.
+        ({"auto_archive_seconds": 60}, "auto_archive_seconds: this service has no archive"),
+        ({"num_gpus": 1}, "num_gpus=1"),
+        ({"num_gpus": 0.5}, "num_gpus=0.5"),
+        ({"accelerator_type": "A100"}, "accelerator_type"),
         ({"auto_archive_seconds": 1, "auto_delete_seconds": 1}, "auto_archive_seconds"),
     ],
 )

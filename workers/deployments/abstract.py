@@ -82,7 +82,7 @@ class ContainerState:
         ip: address on its network, "" without one.
         port_mapping: {container port: host port} of published ports.
         started_at: ISO 8601 with zone, "" before the first start.
-        notes: what was asked for and is not enforced here, for status ("disk limit not enforced here: …").
+        notes: what was asked for and is not enforced here, for status ("disk limit: measured now and then: …").
     """
 
     exists: bool
@@ -244,6 +244,12 @@ class AbstractDeployment(Protocol):
     def statistics(self, sandbox_id: str) -> Usage:
         """Return what a sandbox uses. The first call takes two samples 0.1 s apart. Errors: SandboxGone."""
 
+    def disk_use(self, sandbox_id: str) -> int | None:
+        """Return the bytes of a sandbox's own files; None where the engine limits them itself, or they cannot be told apart.
+
+        It may read every folder that the sandbox has written to. Errors: SandboxGone.
+        """
+
     def exec_stream(
         self, sandbox_id: str, argv: Sequence[str], *, stdin: Iterable[bytes] | None = None, user: str | None = None
     ) -> ExecStream:
@@ -259,9 +265,6 @@ class AbstractDeployment(Protocol):
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
         """Report containers of ours that die, until `stop` is set. Reconnects by itself and repeats nothing it missed
         for longer than the engine remembers: `list` after a gap is the caller's."""
-
-    def ping(self) -> str:
-        """Return the engine's name and version."""
 
     def close(self) -> None:
         """Release connections. Sandboxes go on."""

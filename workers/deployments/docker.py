@@ -38,7 +38,7 @@ _KILLER = """for p in /proc/[0-9]*; do
   while IFS= read -r -d '' v; do [[ $v == "$1" ]] && kill -9 "${p#/proc/}"; done <"$p/environ"
 done 2>/dev/null; exit 0"""
 """Ends the processes whose environment has the entry $1; needs bash only."""
-_NO_DISK_LIMIT = "disk limit not enforced here: the engine's storage cannot limit a container's disk"
+_NO_DISK_LIMIT = "disk limit: measured now and then, since the engine's storage cannot limit a container's disk"
 
 
 class DockerDeployment:
@@ -167,6 +167,15 @@ class DockerDeployment:
         self._samples[sandbox_id] = after
         return usage_between(before, after, facts, local=self._engine.endpoint.is_local)
 
+    def disk_use(self, sandbox_id: str) -> int | None:
+        """Return the bytes of the container's own layer; None where the engine holds it to its limit. Errors: SandboxGone."""
+        facts = self._engine.inspect(self._name(sandbox_id))
+        if facts is None:
+            raise SandboxGone(f"sandbox {sandbox_id} has no container: nothing to measure")
+        if (facts["HostConfig"].get("StorageOpt") or {}).get("size"):
+            return None
+        return self._engine.layer_size(self._name(sandbox_id))
+
     def exec_stream(
         self, sandbox_id: str, argv: Sequence[str], *, stdin: Iterable[bytes] | None = None, user: str | None = None
     ) -> EngineExec:
@@ -196,10 +205,6 @@ class DockerDeployment:
                     since, event = event_of(raw, out_of_memory)
                     callback(event)
             stop.wait(_RECONNECT)
-
-    def ping(self) -> str:
-        """Return the engine's name and version."""
-        return self._engine.version()
 
     def close(self) -> None:
         """Release connections."""

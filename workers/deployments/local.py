@@ -181,6 +181,10 @@ class LocalDeployment:
         disk = shutil.disk_usage(self._root)
         return Usage(round(100 * cpu, 2), round(100 * memory, 2), round(100 * disk.used / disk.total, 2), 0)
 
+    def disk_use(self, sandbox_id: str) -> int | None:
+        """Return None: its files are the machine's, and could be anywhere."""
+        return None
+
     def exec_stream(
         self, sandbox_id: str, argv: Sequence[str], *, stdin: Iterable[bytes] | None = None, user: str | None = None
     ) -> ProcessExec:
@@ -204,10 +208,6 @@ class LocalDeployment:
                 if sandbox_id not in now:
                     callback(ContainerEvent(sandbox_id, "destroy"))
             before = now
-
-    def ping(self) -> str:
-        """Return what stands in for an engine."""
-        return f"local processes, {os.uname().sysname} {os.uname().release}"
 
     def close(self) -> None:
         """Nothing is held."""

@@ -1,0 +1,64 @@
+"""Disk limits in real containers, and statistics against a load that is known."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from scripts import images
+from tests.wire import Api, until
+
+MB = 1 << 20
+
+
+def test_files_that_outgrow_the_limit_end_the_sandbox_with_a_reason(engine_server):
+    api = Api(engine_server.url)
+    box = api.start(image=images.DEBIAN, disk="20m")
+    shell = box.open()
+    assert shell.run("head -c 4000000 /dev/zero >/small").result["exit_code"] == 0
+    with ThreadPoolExecutor(1) as pool:
+        caller = pool.submit(shell.run, "head -c 40000000 /dev/zero >/big && sleep 100", timeout=50)
+        reply = caller.result(60)
+    if reply.body["status"] == "Failed" and reply.result["kind"] == "command_failed":
+        pytest.skip("this engine's storage holds containers to their limit by itself: the write failed")
+    reply.failed(5000, "disk limit of 20 MB", kind="sandbox_gone")
+    status = api.get("/get_status", sandbox_id=box.id, include_all_states="true").result
+    assert status["state"] == "stopped" and status["state_history"][-1]["event"] == "disk_limit"
+    assert "more than its disk limit of 20 MB" in status["message"]
+    shell.run("true").failed(4000, "disk limit of 20 MB")
+    assert api.post("/delete", sandbox_id=box.id).ok
+
+
+def test_what_a_container_has_written_is_measured(containers):
+    sandbox_id = containers.start()
+    before = containers.deployment.disk_use(sandbox_id)
+    containers.hand(sandbox_id).ask("printf '%030000000d' 0 >/file; echo")
+    assert before is not None and before < MB
+    assert 30_000_000 <= containers.deployment.disk_use(sandbox_id) < 40 * MB
+
+
+def test_statistics_are_true_against_a_known_load(engine_server):
+    """A busy loop takes all of its limit, however small; a tenth of the memory is a tenth; traffic is counted."""
+    api = Api(engine_server.url)
+    box = api.start(image=images.PYTHON, cpus=0.2, memory="256m")
+    shell = box.open()
+
+    def measured():
+        return api.get("/get_sandbox_statistics", sandbox_id=box.id).result
+
+    idle = measured()
+    assert idle["cpu"] < 50 and 0 < idle["disk"] <= 100
+    hold = "import time; kept = bytearray(100 << 20); print(flush=True); time.sleep(100)"
+    assert shell.run(f"python3 -c '{hold}' > /ready & until [[ -s /ready ]]; do sleep 0.05; done").ok
+    held = measured()
+    assert 35 <= held["mem"] - idle["mem"] <= 45, "100 of 256 MB"
+    assert shell.run("(while :; do :; done) & true").ok
+    measured()
+    time.sleep(1)  # the load that is measured; a limit is kept in slices of 0.1 s
+    assert 80 <= measured()["cpu"] <= 120
+    until(lambda: 90 <= measured()["cpu"] <= 110, 20, "a busy loop at its limit")
+    # Nobody answers, but what is sent goes through the network.
+    send = 'import socket; s = socket.socket(type=socket.SOCK_DGRAM)\nfor _ in range(100): s.sendto(bytes(1000), ("172.17.0.1", 9))'
+    assert shell.run(f"python3 -c '{send}'").ok
+    assert measured()["net"] - idle["net"] >= 100_000
+    assert box.post("/stop").ok
