@@ -41,6 +41,8 @@ class NodeTask(StrEnum):
 SWEEP_TASK = "control.sweep"
 # Seconds between sweeps: how long the calls of a dead node wait when no API process is watching them.
 SWEEP_EVERY = 5.0
+# Seconds for which one may wait for a worker. Celery compares the clocks of two machines for it, which may differ by hours.
+SWEEP_EXPIRES = 6 * 3600.0
 
 # Early acknowledgement leaves only prefetched, not yet started messages unacknowledged; Redis hands those out again
 # after so many seconds. Nothing waits for that (a worker that comes back submits all that is in flight on its node),
@@ -169,8 +171,7 @@ def _settings(config: Config) -> dict[str, Any]:
             "sweep": {
                 "task": SWEEP_TASK,
                 "schedule": SWEEP_EVERY,
-                # A sweep that waited longer than the next one is pointless.
-                "options": {"queue": keys.control_queue(), "expires": SWEEP_EVERY},
+                "options": {"queue": keys.control_queue(), "expires": SWEEP_EXPIRES},
             }
         },
     }

@@ -3,11 +3,11 @@
 import json
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from app.broker import NodeTask
 from app.calls import Call, CallState, Claim, ClaimWord
+from app.clock import Clock
 from app.inbox import Waiter
 from app.letters import Letters
 from app.nodes import Nodes
@@ -19,18 +19,17 @@ from rock.errors import NotFound, Unavailable, success
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], float]
-
 
 class Dispatch:
     """Claims, sends and waits. Answers are JSON text, passed on as the node wrote them."""
 
     def __init__(
-        self, stores: Stores, nodes: Nodes, watch: Watch, clock: Clock = time.time, letters: Letters | None = None
+        self, stores: Stores, nodes: Nodes, watch: Watch, clock: Clock | None = None, letters: Letters | None = None
     ) -> None:
-        """`letters`: send with the claim where that is possible; None: always through `nodes`."""
+        """`clock`: None for Redis' own. `letters`: send with the claim where that is possible; None: always through `nodes`."""
         self._stores, self._results = stores, stores.results
-        self._nodes, self._watch, self.clock, self._letters = nodes, watch, clock, letters
+        self._nodes, self._watch, self._letters = nodes, watch, letters
+        self.clock = clock or stores.results.clock
 
     def ask(
         self, call: Call, task: NodeTask, *, wait: float | None, admin: bool = False, need_running: bool = True

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from app.calls import Call, CallState, Claim, ClaimWord, bulk_apart, encode
+from app.clock import Clock, RedisClock
 from app.database import Client, Scripts, flat, redis_faults
 from app.inbox import Inbox, Waiter
 from app.keys import Keys
@@ -23,17 +24,19 @@ class ResultStore:
     """Claims, completions and waits. One per process; its subscription starts with the first wait."""
 
     def __init__(
-        self, redis: Client, keys: Keys, lost_after: float = 15.0, ttl: float = 3600.0, tally: Tally | None = None
-    ) -> None:
+        self, redis: Client, keys: Keys, lost_after: float = 15.0, ttl: float = 3600.0, tally: Tally | None = None,
+        clock: Clock | None = None,
+    ) -> None:  # fmt: skip
         """
         Params:
             redis: client with decoded responses.
             lost_after: seconds without a heartbeat after which a node gets no new call.
             ttl: seconds for which an answer can be fetched again.
             tally: counts the answers.
+            clock: tells the time to those who work with answers; None: that of `redis`.
         """
         self._redis, self._keys, self._lost_after, self._ttl = redis, keys, lost_after, ttl
-        self._tally = tally
+        self._tally, self.clock = tally, clock or RedisClock(redis)
         scripts = Scripts(redis)
         self._claim = scripts.load("known", "claim")
         self._take, self._complete, self._position = (scripts.load(name) for name in ("take", "complete", "position"))

@@ -7,7 +7,7 @@ from typing import Any
 
 from app import status
 from app.auth import Identity
-from app.dispatch import Clock
+from app.clock import Clock
 from app.records import SandboxRecord, State
 from app.stores import Stores
 

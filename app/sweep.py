@@ -4,8 +4,10 @@ Beat runs it every few seconds, on any node. Each step is idempotent, so two swe
 """
 
 import logging
+import time
 from collections.abc import Sequence
 
+from app.broker import SWEEP_EVERY
 from app.calls import Call, CallState
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.starts import fail_start, hopeless, no_room
@@ -25,6 +27,13 @@ class Sweep:
     def __init__(self, stores: Stores) -> None:
         self._results, self._sandboxes = stores.results, stores.sandboxes
         self._nodes, self._line = stores.nodes, stores.line
+        self._ran = float("-inf")
+
+    def tick(self) -> None:
+        """Sweep, unless this process has just done so: after a time without workers many are due at once. Raises Unavailable."""
+        if time.monotonic() - self._ran >= SWEEP_EVERY / 2:
+            self._ran = time.monotonic()
+            self.run(self._results.clock())
 
     def run(self, now: float) -> int:
         """Sweep all nodes and lines at `now` (epoch seconds); return how many calls were answered. Raises Unavailable."""

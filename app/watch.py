@@ -5,7 +5,6 @@ One thread per process and one Redis round trip per tick, however many calls wai
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -78,7 +77,7 @@ class Watch:
         """Tick until closed."""
         while not self._closed.wait(self._tick):
             try:
-                self.tick(time.time())
+                self.tick(self._results.clock())
             except RockError as error:
                 # Redis is away: nobody can tell whether nodes live; the next tick looks again.
                 log.warning("heartbeats cannot be read: %s", error.message)

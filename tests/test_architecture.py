@@ -168,6 +168,19 @@ def test_what_must_not_be_used(module):
 
 
 @each_module
+def test_times_that_are_shared_come_from_one_clock(module):
+    """Machines' clocks differ; app.clock tells Redis'. An engine's containers and EnvHub's entries have times of their own."""
+    if not _within(module.name, ("app", "workers")) or _within(module.name, ("app.envhub", "workers.deployments")):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            used = f"{node.value.id}.{node.attr}"
+            assert used not in ("time.time", "datetime.now", "datetime.utcnow"), (
+                f"{module.name}:{node.lineno} uses {used}"
+            )
+
+
+@each_module
 def test_only_borders_catch_everything(module):
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ExceptHandler):

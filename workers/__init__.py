@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from celery.worker import state
 
 from app.blobs import BlobStore
 from app.broker import make_celery
+from app.clock import Clock
 from app.config import Config
 from app.database import connect
 from app.keys import Keys
@@ -49,6 +49,7 @@ class Worker:
     description: str
     nodes: NodeStore
     tally: Tally
+    clock: Clock
     agent: NodeAgent | None = None
     lifecycle: NodeLifecycle | None = None
     relay: Relay | None = None
@@ -63,22 +64,22 @@ class Worker:
             self.relay.start()
             if self.heartbeat:
                 self.heartbeat.start()
-            _patiently(lambda now: self.agent and self.agent.recover(now, all=True))
+            self._patiently(lambda now: self.agent and self.agent.recover(now, all=True))
             self._spawn("watch", lambda: self.deployment.watch(self._container_event, self._stop))
             self._every("recover", self.agent.recover)
         if self.lifecycle:
             lifecycle = self.lifecycle
             if not wait_for_id(self.config, self.nodes, self._stopping):
                 return
-            _patiently(lifecycle.reaper.adopt)
+            self._patiently(lifecycle.reaper.adopt)
             if self.config.warmup.images:
                 lifecycle.images.warm_up(self.config.warmup.images)
-            self._spawn("recover", lambda: _patiently(lambda now: lifecycle.recover(now, all=True)))
+            self._spawn("recover", lambda: self._patiently(lambda now: lifecycle.recover(now, all=True)))
             self._every("reaper", lifecycle.reaper.run)
             self._every("recover", lifecycle.recover)
             if seconds := self.config.runtime.disk_check_seconds:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
-            _patiently(lifecycle.tell_images)
+            self._patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tell_images, IMAGES_EVERY)
 
     def _stopping(self) -> bool:
@@ -104,24 +105,23 @@ class Worker:
     def _every(self, name: str, work: Callable[[float], object], seconds: float | None = None) -> None:
         def loop() -> None:
             while not self._stop.wait(seconds or self.config.node.sweep_seconds):
-                _patiently(work)
+                self._patiently(work)
 
         self._spawn(name, loop)
+
+    def _patiently(self, work: Callable[[float], object]) -> None:
+        """Do one round of periodic work; a fault is logged, and the next round tries again."""
+        try:
+            work(self.clock())
+        except RockError as error:
+            log.warning("periodic work failed: %s", error)
+        except Exception:
+            log.exception("periodic work failed")
 
     def _spawn(self, name: str, target: Callable[[], object]) -> None:
         thread = threading.Thread(target=target, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
-
-
-def _patiently(work: Callable[[float], object]) -> None:
-    """Do one round of periodic work; a fault is logged, and the next round tries again."""
-    try:
-        work(time.time())
-    except RockError as error:
-        log.warning("periodic work failed: %s", error)
-    except Exception:
-        log.exception("periodic work failed")
 
 
 def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Celery | None = None) -> Worker:
@@ -138,19 +138,19 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     celery = celery or make_celery(config)
     tally = Tally(redis, keys, enable=config.metrics.enable)
     nodes, stores = Nodes(celery), make_stores(config, redis, celery, tally)
-    data_dir = Path(config.server.data_dir).expanduser()
+    clock, data_dir = stores.results.clock, Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
         cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
         docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
     ).select(config.runtime.type)  # fmt: skip
-    worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes, tally)
+    worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes, tally, clock)
     if session:
-        coroner = Coroner(choice.deployment, stores.sandboxes)
+        coroner = Coroner(choice.deployment, stores.sandboxes, clock)
         worker.relay = Relay(choice.deployment, stores.results, coroner, config.runtime.output_limit)
         worker.agent = NodeAgent(
             config.node.id, stores.results, stores.sandboxes, nodes, choice.deployment, worker.relay
         )
-        worker.heartbeat = Heartbeat(config, stores.nodes, choice.deployment.name, choice.reason)
+        worker.heartbeat = Heartbeat(config, stores.nodes, clock, choice.deployment.name, choice.reason)
     if lifecycle:
         blobs = BlobStore(connect(config.redis.url, decode_responses=False), keys)
         worker.lifecycle = NodeLifecycle(config, stores, blobs, nodes, choice.deployment)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
 
 from app import status
 from app.broker import NodeTask
 from app.calls import Call, Route
+from app.clock import Clock
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, SandboxRecord, State
 from app.results import ResultStore
@@ -45,9 +45,9 @@ LEFT_BEHIND = 3.0
 class Coroner:
     """Decides what became of a sandbox whose stream broke (the relay's `Mortician`)."""
 
-    def __init__(self, deployment: AbstractDeployment, sandboxes: SandboxStore) -> None:
+    def __init__(self, deployment: AbstractDeployment, sandboxes: SandboxStore, clock: Clock) -> None:
         """Only looks and writes the record; containers are removed by the lifecycle side."""
-        self._deployment, self._sandboxes = deployment, sandboxes
+        self._deployment, self._sandboxes, self._clock = deployment, sandboxes, clock
 
     def life(self, sandbox_id: str) -> str:
         """Return what tells the sandbox's present life from others: its start call; "" when it is unknown."""
@@ -68,7 +68,7 @@ class Coroner:
             f"its container ended with exit code {state.exit_code}" if state.exists else "its container was removed"
         )
         if record is not None and record.state is State.RUNNING:
-            self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, time.time(), reason=reason)
+            self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, self._clock(), reason=reason)
             log.warning("sandbox gone", extra={"sandbox_id": sandbox_id, "event": event.value, "reason": reason})
         return SandboxGone(f"Sandbox {sandbox_id} is gone: {reason}; start a new one", sandbox_id=sandbox_id)
 
@@ -87,7 +87,8 @@ class NodeAgent:
     ) -> None:
         self.node_id, self.results, self.sandboxes, self.nodes = node_id, results, sandboxes, nodes
         self.deployment, self.relay = deployment, relay
-        self._born = time.time()
+        # When this process began (epoch seconds), 0 until it took up what an earlier one left.
+        self._born = 0.0
 
     def call(self, call_id: str) -> None:
         """NodeTask.CALL: submit a command; its end is answered by the relay."""
@@ -112,7 +113,7 @@ class NodeAgent:
         Params:
             all: at start; otherwise only calls that are older than a message needs to get here.
         """
-        taken = 0
+        taken, self._born = 0, self._born or now
         for call_id in self.results.inflight(self.node_id, now if all else now - LEFT_BEHIND):
             call = self.results.load(call_id)
             if call is None or call.done:
@@ -132,27 +133,28 @@ class NodeAgent:
         return record is not None and record.start_call == call.call_id and record.has_container
 
     def _submit(self, call: Call) -> None:
+        self._born = self._born or self.results.clock()
         self.relay.submit(call.sandbox_id, make_job(call, READ_LIMIT), ask=call.created < self._born)
 
     def _take(self, call_id: str, work: Callable[[Call], None]) -> None:
         """Do `work` on a call that still waits for its answer; a refusal of ours is its answer."""
-        call = self.results.take(call_id, time.time())
+        call = self.results.take(call_id, self.results.clock())
         if call is None:
             return
         try:
             work(call)
         except RockError as error:
-            self.results.fail(call_id, error, time.time())
+            self.results.fail(call_id, error, self.results.clock())
         except Exception as error:
             log.exception("%s failed", call.route, extra=call.about)
             fault = Internal(
                 f"the node failed to take the call ({type(error).__name__}); see its log", sandbox_id=call.sandbox_id
             )
-            self.results.fail(call_id, fault, time.time())
+            self.results.fail(call_id, fault, self.results.clock())
 
     def _started(self, call: Call, error: RockError | None) -> None:
         """The keeper answers, or never will: complete the start accordingly."""
-        now = time.time()
+        now = self.results.clock()
         if error is not None:
             # First, while the id is still taken: a start that follows at once must not lose its container.
             try:

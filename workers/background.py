@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 
@@ -42,7 +41,7 @@ class Background:
             self._in_hand.add(call_id)
         try:
             # Taken at once, though it may have to wait: a call that no node takes in time is failed.
-            call = self._results.take(call_id, time.time())
+            call = self._results.take(call_id, self._results.clock())
             if call is not None:
                 self._put(call)
                 return

@@ -40,7 +40,8 @@ def start(node_id: str | None, labels: tuple[str, ...], runtime: str | None, env
     try:
         with running.hold(folder):
             processes.wait_for_redis(config.redis.url)
-            check_id(config, make_stores(config, connect(config.redis.url), make_celery(config)).nodes)
+            stores = make_stores(config, connect(config.redis.url), make_celery(config))
+            check_id(config, stores.nodes, stores.results.clock)
             _supervise(processes.with_variables(processes.node(config), overrides))
     except running.AlreadyRunning as error:
         raise click.ClickException(f"node {config.node.id} already runs here") from error

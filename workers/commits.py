@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
@@ -61,26 +60,26 @@ class Commits:
             self._carry_out(call, record)
         else:
             gone = SandboxGone(f"Sandbox {call.sandbox_id} is gone: nothing was committed")
-            self._results.fail(call.call_id, gone, time.time())
+            self._results.fail(call.call_id, gone, self._results.clock())
 
     def _carry_out(self, call: Call, record: SandboxRecord) -> None:
         commit = Commit(call.call_id, str(call.body["image_tag"]), started=call.created)
         stage = _Stage()
         try:
             self._work(call, commit.image_tag, stage)
-            ended = commit.succeeded(time.time())
+            ended = commit.succeeded(self._results.clock())
         except DatabaseAway:
             raise  # no failure of this commit's: it is done again
         except RockError as error:
             code = _CODES.get((stage.name, type(error)), f"{stage.name}_failed".upper())
-            ended = commit.failed(_without(call, error), stage.name, code, time.time())
+            ended = commit.failed(_without(call, error), stage.name, code, self._results.clock())
         except Exception as error:
             log.exception("commit failed", extra={**call.about, "image": commit.image_tag})
             fault = Internal(f"the node failed ({type(error).__name__}); see its log")
-            ended = commit.failed(fault, stage.name, f"{stage.name}_failed".upper(), time.time())
+            ended = commit.failed(fault, stage.name, f"{stage.name}_failed".upper(), self._results.clock())
         self._sandboxes.set_commit(commit.on(record), ended)
         answer = success(status.to_commit(call.sandbox_id, ended, self._zone))
-        self._results.complete(call.call_id, answer, time.time())
+        self._results.complete(call.call_id, answer, self._results.clock())
         about = {"image": commit.image_tag, "phase": ended.phase.value, "stage": ended.stage, "code": ended.code}
         seconds = round(ended.completed - ended.started, 1)
         log.info("commit done", extra={**call.about, **about, "seconds": seconds})
@@ -106,7 +105,7 @@ class Commits:
     def _make(self, call: Call, image: str) -> Home:
         """Make the image, and return what was noted of it."""
         # Noted first: what a killed worker leaves behind has its owner, who alone can start it, and its redo may replace it.
-        begun = Home(self._node, call.owner, time.time())
+        begun = Home(self._node, call.owner, self._results.clock())
         self._images.note(image, begun)
         try:
             with self._turns.of(call.sandbox_id):
@@ -118,7 +117,7 @@ class Commits:
                 self._images.forget(image, begun)
             raise
         # Noted anew, should a removal of what had this name before have forgotten it meanwhile.
-        home = replace(begun, made=time.time())
+        home = replace(begun, made=self._results.clock())
         self._images.note(image, home)
         return home
 

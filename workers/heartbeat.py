@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from app.clock import Clock
 from app.config import Config
 from app.database import DatabaseAway
 from app.node_store import NodeStore
@@ -27,9 +28,9 @@ LOOK_AGAIN = 0.1
 class Heartbeat:
     """Holds the node id, and says that the node lives."""
 
-    def __init__(self, config: Config, nodes: NodeStore, deployment: str, description: str) -> None:
+    def __init__(self, config: Config, nodes: NodeStore, clock: Clock, deployment: str, description: str) -> None:
         """`deployment`, `description`: how this node runs sandboxes, for status and people."""
-        self._config, self._nodes = config, nodes
+        self._config, self._nodes, self._clock = config, nodes, clock
         node = config.node
         self._record = NodeRecord(
             node_id=node.id, cpus=node.cpus * node.overcommit, memory=int(node.memory * node.overcommit), labels=dict(node.labels),
@@ -44,7 +45,7 @@ class Heartbeat:
     def start(self) -> None:
         """Register and begin to beat. Raises AlreadyExists when a living worker holds the id."""
         self._token = self._take_token()
-        self._nodes.register(self._config.node.id, self._token, self._record, time.time())
+        self._nodes.register(self._config.node.id, self._token, self._record, self._clock())
         self._thread.start()
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class Heartbeat:
     def _beat(self) -> None:
         while not self._stop.wait(self._config.node.heartbeat_seconds):
             try:
-                self._nodes.heartbeat(self._config.node.id, self._token, time.time())
+                self._nodes.heartbeat(self._config.node.id, self._token, self._clock())
             except NodeLost:
                 self._register_again()
             except RockError as error:
@@ -93,7 +94,7 @@ class Heartbeat:
     def _register_again(self) -> None:
         """Redis forgot the node (or gave its id away): take it again, or say who has it."""
         try:
-            self._nodes.register(self._config.node.id, self._token, self._record, time.time())
+            self._nodes.register(self._config.node.id, self._token, self._record, self._clock())
         except RockError as error:
             log.error("node %s is not ours any more: %s", self._config.node.id, error)
 
@@ -111,7 +112,7 @@ def _own_token(config: Config) -> str:
         return ""
 
 
-def check_id(config: Config, nodes: NodeStore) -> None:
+def check_id(config: Config, nodes: NodeStore, clock: Clock) -> None:
     """Return once the node id is this machine's to take: it was already, or nobody has it, or its holder is silent.
 
     A holder that has been killed is told from a living one by waiting for its next heartbeat, or until it counts as lost.
@@ -123,7 +124,7 @@ def check_id(config: Config, nodes: NodeStore) -> None:
     node_id, seen = config.node.id, nodes.get(config.node.id)
     while True:
         node = nodes.get(node_id)
-        if node is None or seen is None or not nodes.is_alive(node, time.time()):
+        if node is None or seen is None or not nodes.is_alive(node, clock()):
             return
         if nodes.holds(node_id, _own_token(config)):
             return

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterable
 
 from app.calls import Call
@@ -47,7 +46,7 @@ class ImageCalls:
         if home is not None:
             self._store.forget(image, home)
         log.info("image removed", extra={"request_id": call.request_id, "image": image, "was_here": removed})
-        self._results.complete(call.call_id, success({"removed": removed}), time.time())
+        self._results.complete(call.call_id, success({"removed": removed}), self._results.clock())
 
     def _warm(self, call: Call) -> None:
         image = str(call.body["image"])
@@ -59,9 +58,11 @@ class ImageCalls:
             log.warning(
                 "image could not be fetched ahead: %s", error, extra={"request_id": call.request_id, "image": image}
             )
-            self._results.fail(call.call_id, error, time.time())
+            self._results.fail(call.call_id, error, self._results.clock())
         else:
-            self._results.complete(call.call_id, success({"message": f"image {image} is on the node"}), time.time())
+            self._results.complete(
+                call.call_id, success({"message": f"image {image} is on the node"}), self._results.clock()
+            )
 
     def _warm_all(self, images: list[str]) -> None:
         for image in images:

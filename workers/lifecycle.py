@@ -129,7 +129,7 @@ class NodeLifecycle:
                 return
             self._busy.add(call_id)
         try:
-            call = self.results.take(call_id, time.time())
+            call = self.results.take(call_id, self.results.clock())
             if call is not None:
                 self._guarded(call, work)
         finally:
@@ -151,15 +151,15 @@ class NodeLifecycle:
 
     def _failed(self, call: Call, error: RockError) -> None:
         if call.is_start:
-            fail_start(self.sandboxes, self.results, call, error, time.time())
+            fail_start(self.sandboxes, self.results, call, error, self.results.clock())
         else:
-            self.results.fail(call.call_id, error, time.time())
+            self.results.fail(call.call_id, error, self.results.clock())
 
     def _start(self, call: Call) -> None:
         if not self._still_pending(call):
             raise _stopped_meanwhile(call)  # Whoever did so has answered, unless that one died in between.
         limit = load(StartRequest, call.body).startup_timeout or self._config.runtime.start_timeout_seconds
-        deadline = time.monotonic() + limit - (time.time() - call.created)
+        deadline = time.monotonic() + limit - (self.results.clock() - call.created)
         self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "looking for the image")
         request = load(StartRequest, call.body)
         self._prepare(call, request, deadline)
@@ -246,19 +246,19 @@ class NodeLifecycle:
         )  # fmt: skip
 
     def _phase(self, call: Call, phase: PhaseName, status: PhaseStatus, message: str) -> None:
-        self.sandboxes.set_phase(call.sandbox_id, phase, status, message, time.time(), call.call_id)
+        self.sandboxes.set_phase(call.sandbox_id, phase, status, message, self.results.clock(), call.call_id)
 
     def _stop(self, call: Call) -> None:
         # Done again after a crash, it may come when the sandbox has been started again already.
-        life, now = call.life, time.time()
+        life, now = call.life, self.results.clock()
         # The record first: the session side must find the end asked for when the stream breaks.
         self.sandboxes.transition(
             call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now,
             only_start=life, reason="stop was called",
         )  # fmt: skip
         self.reaper.put_down(call.sandbox_id, life, now)
-        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), time.time())
-        log.info("sandbox stopped", extra={**call.about, "seconds": round(time.time() - call.created, 3)})
+        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), self.results.clock())
+        log.info("sandbox stopped", extra={**call.about, "seconds": round(self.results.clock() - call.created, 3)})
 
     def _delete(self, call: Call) -> None:
         with self.turns.of(call.sandbox_id):
@@ -269,16 +269,16 @@ class NodeLifecycle:
             self.deployment.remove(call.sandbox_id)
             if record is not None and record.state is State.STOPPED:
                 self.sandboxes.transition(
-                    call.sandbox_id, [State.STOPPED], State.DELETED, Event.DELETE, time.time(),
+                    call.sandbox_id, [State.STOPPED], State.DELETED, Event.DELETE, self.results.clock(),
                     only_start=record.start_call,
                 )  # fmt: skip
-        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is deleted"), time.time())
+        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is deleted"), self.results.clock())
         log.info("sandbox deleted", extra=call.about)
 
     def _statistics(self, call: Call) -> None:
         usage = self.deployment.statistics(call.sandbox_id)
         result = {"cpu": usage.cpu, "mem": usage.mem, "disk": usage.disk, "net": usage.net}
-        self.results.complete(call.call_id, success(result), time.time())
+        self.results.complete(call.call_id, success(result), self.results.clock())
 
 
 def _stopped_meanwhile(call: Call) -> SandboxGone:

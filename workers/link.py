@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -261,7 +260,7 @@ class Link:
 
     def _finish(self, job: Job, envelope: dict[str, object], output: bytes | None) -> None:
         try:
-            self._station.results.complete(job.call.call_id, envelope, time.time(), output=output)
+            self._station.results.complete(job.call.call_id, envelope, self._station.results.clock(), output=output)
         except Unavailable:
             self._station.loop.call_later(STORE_AGAIN, self._finish, job, envelope, output)
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 from celery import Celery
@@ -38,7 +37,7 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
         celery.task(_taking_a_call(verb), name=task.value, shared=False)
 
     def run_sweep() -> None:
-        sweep.run(time.time())
+        sweep.tick()
 
     celery.task(run_sweep, name=SWEEP_TASK, shared=False)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from app.blobs import BlobReceiver, BlobStore
@@ -43,12 +42,12 @@ class Transfers:
             raise NotFound(text) if stream.exit_code == scripts.NO_FILE else BadRequest(text, path=path)
         name = str(call.body.get("file_name", ""))
         answer = UploadResponse(success=True, message=f"uploaded to {path}", file_name=name)
-        self._results.complete(call.call_id, success(dump(answer)), time.time())
+        self._results.complete(call.call_id, success(dump(answer)), self._results.clock())
 
     def give_up(self, call_id: str) -> None:
         """An upload whose receiver died half-way cannot go on; the caller sends it again under a new id."""
         error = Internal("the upload was cut off when the node's process ended; send it again under a new request_id")
-        self._results.fail(call_id, error, time.time())
+        self._results.fail(call_id, error, self._results.clock())
 
 
 def _chunks(receiver: BlobReceiver) -> Iterator[bytes]:

@@ -1,6 +1,5 @@
 """Routes for launch scripts, probes and people. They need no key and tell no secret."""
 
-import time
 from typing import Any
 
 from flask import Response
@@ -43,10 +42,10 @@ def _state(services: Services) -> dict[str, Any]:
     line = services.results.inbox.line
     state: dict[str, Any] = {"service": "rock", "version": __version__, "subscription": line.value}
     try:
-        nodes = services.nodes.list()
+        nodes, now = services.nodes.list(), services.dispatch.clock()
     except Unavailable:
         return {**state, "status": "degraded", "redis": False, "nodes": {"alive": 0, "total": 0}, "runtime": []}
-    alive = [node for node in nodes if services.nodes.is_alive(node, time.time())]
+    alive = [node for node in nodes if services.nodes.is_alive(node, now)]
     runtimes = sorted({node.deployment for node in alive if node.deployment})
     # Without it callers wait for answers that nobody announces to them, until it is back.
     status = "no node is alive" if not alive else "degraded" if line is Line.CUT else "ok"

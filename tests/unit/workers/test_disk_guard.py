@@ -89,7 +89,7 @@ def test_only_what_is_above_its_limit_is_ended_and_is_told_why(world):
 def test_those_who_wait_for_it_hear_the_reason(world):
     world.start("big", 21 * MB)
     world.guard.run(1001.0)
-    error = Coroner(world.containers, world.sandboxes).examine("big")
+    error = Coroner(world.containers, world.sandboxes, lambda: 1002.0).examine("big")
     assert isinstance(error, SandboxGone) and "disk limit of 20 MB" in error.message
 
 

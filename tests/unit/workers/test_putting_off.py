@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 
 import pytest
 
@@ -29,6 +30,8 @@ class Results:
 
     def __init__(self, call) -> None:
         self.call, self.failed = call, []
+
+    clock = staticmethod(time.time)
 
     def take(self, call_id, now):
         return self.call
@@ -64,7 +67,7 @@ def test_a_worker_that_ends_after_redis_says_so_in_one_line(config, caplog):
         def register(self, *args):
             return None
 
-    heartbeat = Heartbeat(config, Nodes(), "local", "")
+    heartbeat = Heartbeat(config, Nodes(), time.time, "local", "")
     heartbeat.start()
     with caplog.at_level(logging.INFO):
         heartbeat.close()
