@@ -134,6 +134,11 @@ class Runtime:
     """Stopped containers kept on a node at most; of more, those whose time is over first are removed."""
     result_ttl_seconds: float = field(default=3600.0, metadata={"least": 600})
     """How long an answer can be fetched again by its request id."""
+    image_evict_percent: float = field(default=90.0, metadata={"least": 0})
+    """How full the engine's disk is when a node begins to remove images that its sandboxes used before and do not use now; 0: always,
+    more than 100: never."""
+    image_evict_seconds: float = field(default=3600.0, metadata={"least": 0})
+    """For how long such an image must not have been used."""
     disk_check_seconds: float = field(default=30.0, metadata={"least": 0})
     """How often a node measures the files of its sandboxes, where the engine cannot limit them; what is above its limit is
     stopped. 0: never."""

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from app.calls import Call, CallState, Claim
 from app.database import Client, Scripts, flat, redis_faults
 from app.keys import Keys
-from app.references import canonical
+from app.references import canonical, full_name
 from rock.errors import Forbidden
 
 # Seconds for which the progress of a warmup can be read.
@@ -52,6 +52,22 @@ class ImageStore:
         with redis_faults():
             texts = self._redis.hvals(self._keys.homes(canonical(image)))
         return sorted((Home(**json.loads(text)) for text in texts), key=lambda home: home.made)
+
+    def note_use(self, node: str, image: str, now: float) -> None:
+        """Note that a start or a warmup has used an image of a node at `now` (epoch seconds)."""
+        with redis_faults():
+            self._redis.zadd(self._keys.node_uses(node), {full_name(image): now})
+
+    def forget_use(self, node: str, image: str) -> None:
+        """Note that an image is gone from a node."""
+        with redis_faults():
+            self._redis.zrem(self._keys.node_uses(node), full_name(image))
+
+    def unused(self, node: str, since: float) -> list[str]:
+        """Return the images of a node that were used, but not after `since` (epoch seconds); those used longest ago first."""
+        with redis_faults():
+            found: list[str] = self._redis.zrangebyscore(self._keys.node_uses(node), "-inf", since)
+        return found
 
     def note_task(self, task_id: str, owner: str, call_ids: Sequence[str]) -> None:
         """Note what a warmup consists of."""

@@ -80,6 +80,10 @@ class Keys:
         """Set of the marks of the images that the node has (a hint for placement). Written by NodeStore."""
         return f"{self.prefix}node:{node_id}:images"
 
+    def node_uses(self, node_id: str) -> str:
+        """Sorted set, image that starts and warmups have used on the node -> when last (epoch seconds). Written by ImageStore."""
+        return f"{self.prefix}node:{node_id}:uses"
+
     def image_nodes(self, mark: str) -> str:
         """Set of the nodes that have an image; the other direction of `node_images`."""
         return f"{self.prefix}image:{mark}"

@@ -151,5 +151,6 @@ class NodeStore:
         keys = self._keys
         names = [keys.node(node_id), keys.node_sandboxes(node_id), keys.node_inflight(node_id), keys.nodes()]
         names += [keys.node_leases(node_id), keys.node_images(node_id), keys.node_stopped(node_id)]
+        names += [keys.node_uses(node_id)]
         with redis_faults():
             return self._forget(names, [self._line.names, node_id, before]) == 1

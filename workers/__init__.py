@@ -36,7 +36,7 @@ from workers.tasks import register
 log = logging.getLogger(__name__)
 
 IMAGES_EVERY = 60.0
-"""Seconds between two looks at which images the engine has."""
+"""Seconds between two looks at which images the engine has, and whether its disk is full."""
 
 
 @dataclass
@@ -80,7 +80,7 @@ class Worker:
             if seconds := self.config.runtime.disk_check_seconds:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
             self._patiently(lifecycle.tell_images)
-            self._every("images", lifecycle.tell_images, IMAGES_EVERY)
+            self._every("images", lifecycle.tend_images, IMAGES_EVERY)
 
     def _stopping(self) -> bool:
         """Return whether this process was told to end; Celery's signal handler only notes it."""

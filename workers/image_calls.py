@@ -45,6 +45,7 @@ class ImageCalls:
         removed = self._deployment.images.remove(image)
         if home is not None:
             self._store.forget(image, home)
+        self._store.forget_use(call.node, image)
         log.info("image removed", extra={"request_id": call.request_id, "image": image, "was_here": removed})
         self._results.complete(call.call_id, success({"removed": removed}), self._results.clock())
 
@@ -60,6 +61,7 @@ class ImageCalls:
             )
             self._results.fail(call.call_id, error, self._results.clock())
         else:
+            self._store.note_use(call.node, image, self._results.clock())
             self._results.complete(
                 call.call_id, success({"message": f"image {image} is on the node"}), self._results.clock()
             )

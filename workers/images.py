@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -19,6 +20,8 @@ from workers.deployments.faults import is_transient
 _PAUSES = (0.5, 2.0)
 """Seconds before the second and the third try of a pull that the network disturbed."""
 _TELL_EVERY = 0.5
+JUST_ASKED = 600.0
+"""Seconds for which an image that was asked for is not evicted: its container may not be there yet."""
 _FACTS_KEPT = 1000
 
 
@@ -51,7 +54,10 @@ class Images:
     def __init__(self, engine: Engine, cache_dir: Path | None = None) -> None:
         self._engine, self._cache_dir = engine, cache_dir
         self.node_architecture = engine.architecture()
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        # When each image was asked for last (monotonic seconds), and which are being removed.
+        self._asked: dict[str, float] = {}
+        self._leaving: set[str] = set()
         self._fetches: dict[tuple[object, ...], _Fetch] = {}
         self._facts: dict[str, ImageFacts] = {}
 
@@ -83,6 +89,29 @@ class Images:
         Errors: BadRequest (bad reference), ImageNotFound, ImageAccess, PullFailed, StartTimeout.
         """
         image = full_name(image)
+        self._ask(image)
+        try:
+            return self._prepared(image, pull, credentials, deadline, progress)
+        finally:
+            self._ask(image)
+
+    def _ask(self, image: str) -> None:
+        """Note that somebody needs an image now; if it is just being removed, wait until it is gone."""
+        with self._lock:
+            self._lock.wait_for(lambda: image not in self._leaving)
+            if len(self._asked) >= _FACTS_KEPT:
+                recent = time.monotonic() - JUST_ASKED
+                self._asked = {name: asked for name, asked in self._asked.items() if asked > recent}
+            self._asked[image] = time.monotonic()
+
+    def _prepared(
+        self,
+        image: str,
+        pull: Pull,
+        credentials: Credentials | None,
+        deadline: float | None,
+        progress: Callable[[str], None],
+    ) -> str:
         if pull is not Pull.ALWAYS:
             found = self._look(image)
             if found is not None:
@@ -122,6 +151,33 @@ class Images:
             raise Unavailable(f"image {image} is in use by {users} running sandboxes; remove it when they have stopped")
         self._facts.pop(image, None)
         return self._engine.remove_image(image)
+
+    def evict(self, image: str) -> bool:
+        """Remove an image unless any container was made from it, or somebody fetches it or has just asked for it; True if it went."""
+        image = full_name(image)
+        with self._lock:
+            fetched = any(key[0] == image for key in self._fetches)
+            if fetched or time.monotonic() - self._asked.get(image, float("-inf")) < JUST_ASKED:
+                return False
+            self._leaving.add(image)
+            self._facts.pop(image, None)
+        try:
+            return self._engine.remove_image(image, force=False)
+        finally:
+            with self._lock:
+                self._leaving.discard(image)
+                self._lock.notify_all()
+
+    def disk_percent(self) -> float | None:
+        """Return how full the disk of the engine's images is; None where it is another host's, or not ours to look at."""
+        if not self._engine.endpoint.is_local:
+            return None
+        try:
+            disk = os.statvfs(self._engine.storage())
+        except OSError:
+            return None
+        used = disk.f_blocks - disk.f_bfree
+        return 100 * used / max(1, used + disk.f_bavail)
 
     def _look(self, image: str) -> ImageFacts | None:
         raw = self._engine.image(image)

@@ -24,6 +24,7 @@ from workers.commits import Commits
 from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
 from workers.disk_guard import DiskGuard
+from workers.eviction import Eviction
 from workers.image_calls import ImageCalls
 from workers.reaper import Reaper
 from workers.transfers import Transfers
@@ -51,6 +52,7 @@ class NodeLifecycle:
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self.images = ImageCalls(stores.results, stores.images, deployment)
+        self._image_store, self._eviction = stores.images, Eviction(config, stores.images, deployment)
         # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
         starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
         self._lost: dict[str, Callable[[str], None]] = {
@@ -88,6 +90,11 @@ class NodeLifecycle:
     def tell_images(self, now: float) -> None:
         """Write down which images the engine has; those of starts are noted at once."""
         self.node_store.set_images(self._config.node.id, self.deployment.images.names())
+
+    def tend_images(self, now: float) -> None:
+        """Make room on the disk if need be, and write down which images are left."""
+        self._eviction.run(now)
+        self.tell_images(now)
 
     def recover(self, now: float, *, all: bool = False) -> int:
         """Begin again what is in flight on this node and was lost on its way; return how many calls."""
@@ -232,6 +239,7 @@ class NodeLifecycle:
         )  # fmt: skip
         if self.deployment.isolation:  # the others have no images
             self.node_store.add_image(self._config.node.id, request.image)
+            self._image_store.note_use(self._config.node.id, request.image, self.results.clock())
 
     def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
         runtime = self._config.runtime

@@ -1,8 +1,10 @@
 """Disk limits in real containers, and statistics against a load that is known."""
 
+import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import docker
 import pytest
 
 from scripts import images
@@ -62,3 +64,33 @@ def test_statistics_are_true_against_a_known_load(engine_server):
     assert shell.run(f"python3 -c '{send}'").ok
     assert measured()["net"] - idle["net"] >= 100_000
     assert box.post("/stop").ok
+
+
+@pytest.fixture
+def throwaway(engine):
+    """A function that gives an image of the test's own another name; all of them are gone at the end."""
+    made = []
+
+    def make(name):
+        container = engine.containers.create(images.DEBIAN, ["true"])
+        container.commit(*name.split(":"), changes=f"LABEL made={time.monotonic_ns()}")
+        container.remove()
+        made.append(name)
+        return name
+
+    yield make
+    for name in made:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            engine.images.remove(name, force=True)
+
+
+def test_only_an_image_without_containers_is_evicted(containers, throwaway, monkeypatch):
+    monkeypatch.setattr("workers.images.JUST_ASKED", 0.0)
+    have, name = containers.deployment.images, throwaway("rock-test-evicted:1")
+    sandbox_id = containers.start(image=name)
+    assert not have.evict(name), "it runs"
+    containers.deployment.stop(sandbox_id)
+    assert not have.evict(name), "its files could be wanted for a restart"
+    containers.deployment.remove(sandbox_id)
+    assert have.evict(name) and not have.has(name)
+    assert 0 < have.disk_percent() <= 100

@@ -176,6 +176,12 @@ class NodeImages(Protocol):
     def remove(self, image: str) -> bool:
         """Remove an image, though containers may use it; True if the node had it."""
 
+    def evict(self, image: str) -> bool:
+        """Remove an image that no container was made from and that nobody is fetching or has just asked for; True if it went."""
+
+    def disk_percent(self) -> float | None:
+        """Return how full the disk is that images are on, None where that cannot be seen."""
+
 
 class AbstractDeployment(Protocol):
     """How a node runs its sandboxes. Every method may be called from any thread.

@@ -69,6 +69,11 @@ class Engine:
         with self._border(Doing("ask the container engine for its architecture")):
             return str(self._api.version()["Arch"])
 
+    def storage(self) -> str:
+        """Return the folder of the engine's host in which it keeps images and containers."""
+        with self._border(Doing("ask the container engine where it keeps images")):
+            return str(self._api.info()["DockerRootDir"])
+
     def image(self, reference: str) -> dict[str, Any] | None:
         """Return what the engine knows of an image it has, None if it has none of that name."""
         try:
@@ -144,11 +149,15 @@ class Engine:
         with self._border(Doing("look for containers of an image")):
             return len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
 
-    def remove_image(self, reference: str) -> bool:
-        """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none."""
+    def remove_image(self, reference: str, *, force: bool = True) -> bool:
+        """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none.
+
+        Params:
+            force: False: not if any container was made from it; then False, too.
+        """
         try:
-            with self._border(Doing(f"remove image {reference}", reference), absent=(404,)):
-                self._api.remove_image(reference, force=True)
+            with self._border(Doing(f"remove image {reference}", reference), absent=(404,) if force else (404, 409)):
+                self._api.remove_image(reference, force=force)
         except _Absent:
             return False
         return True

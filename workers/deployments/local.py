@@ -52,6 +52,14 @@ class NoImages:
         """Return False: there was none."""
         return False
 
+    def evict(self, image: str) -> bool:
+        """There is nothing to remove."""
+        return False
+
+    def disk_percent(self) -> float | None:
+        """There is nothing on any disk."""
+        return None
+
 
 class LocalDeployment:
     """Runs sandboxes as process trees.

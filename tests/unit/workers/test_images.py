@@ -3,11 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartTimeout
+from tests.wire import until
 from workers import images
 from workers.deployments.abstract import Credentials, Pull
 from workers.images import Images, PullProgress, split_reference
@@ -35,7 +37,8 @@ class Registry:
     def runs(self, image_id: str) -> int:
         return 0
 
-    def remove_image(self, reference: str) -> bool:
+    def remove_image(self, reference: str, *, force: bool = True) -> bool:
+        assert self.open.wait(10)
         return self.here.pop(reference, None) is not None
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
@@ -255,3 +258,41 @@ def test_progress_counts_layers_and_megabytes():
     progress.take({"id": "1", "status": "Pulling from library/a"})
     progress.take({"status": "Digest: sha256:1"})
     assert progress.text() == "pulling a:1: 2 of 3 layers, 5 of 8 MB"
+
+
+def test_an_image_that_was_just_asked_for_is_not_evicted(registry, monkeypatch):
+    have = store(registry)
+    registry.add("a:1")
+    have.prepare("a:1")
+    assert not have.evict("a:1") and have.has("a:1")
+    monkeypatch.setattr(images, "JUST_ASKED", 0.0)
+    assert have.evict("a:1") and not have.has("a:1")
+    assert not have.evict("a:1"), "it was not there"
+
+
+def test_an_image_that_is_being_pulled_is_not_evicted(registry, monkeypatch):
+    monkeypatch.setattr(images, "JUST_ASKED", 0.0)
+    have = store(registry)
+    registry.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        pull = pool.submit(have.prepare, "a:1")
+        until(lambda: registry.pulls, 10, "the pull")
+        assert not have.evict("a:1")
+        registry.open.set()
+        pull.result(10)
+    assert have.has("a:1")
+
+
+def test_who_asks_for_an_image_on_its_way_out_waits_and_gets_it_again(registry, monkeypatch):
+    have = store(registry)
+    registry.add("a:1")
+    registry.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        gone = pool.submit(have.evict, "a:1")
+        until(lambda: have._leaving, 10, "the eviction's begin")
+        asked, other = pool.submit(have.prepare, "a:1"), "b:1"
+        registry.add(other)
+        assert have.prepare(other), "nobody else waits for it"
+        registry.open.set()
+        assert gone.result(10) and asked.result(10)
+    assert have.has("a:1") and len(registry.pulls) == 1
