@@ -138,7 +138,8 @@ class Claim:
     """The answer to a claim."""
 
     word: ClaimWord
-    # NEW and ATTACHED: the owning node, "" for a start that waits for room. LOST: the silent one.
+    # NEW and ATTACHED: the owning node, "" for a start that waits for room. LOST: the silent one. DONE: that of what was
+    # taken from stock in this step, else "".
     node: str = ""
     # DONE: the answer, as JSON text.
     envelope: str = ""
@@ -152,7 +153,7 @@ class Claim:
         """Return the claim in a script's reply: a word and what belongs to it."""
         word, rest = ClaimWord(reply[0]), reply[1:]
         if word is ClaimWord.DONE:
-            return cls(word, envelope=rest[0])
+            return cls(word, envelope=rest[0], node=rest[1] if len(rest) > 1 else "")
         if word is ClaimWord.STATE:
             return cls(word, state=rest[0], stop_event=rest[1], reason=rest[2])
         if word is ClaimWord.LOST:

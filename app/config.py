@@ -14,7 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app import config_source as source
-from app.config_values import ApiKey, parse_database, parse_keys, parse_zone
+from app.config_values import ApiKey, Pooled, parse_database, parse_keys, parse_pool, parse_zone
 from app.sections import build
 
 MB = 1024**2
@@ -155,6 +155,15 @@ class Warmup:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """Sandboxes that every node keeps started, for starts that ask for just these."""
+
+    sandboxes: tuple[Pooled, ...] = field(default=(), metadata={"parse": parse_pool})
+    """Each `{image, count}`, and what its starts name: memory, cpus, limit_cpus, disk, runtime, docker_args. They take no room until
+    somebody has them, and a node keeps no more than it has room for."""
+
+
+@dataclass(frozen=True)
 class EnvHub:
     """The registry of environments."""
 
@@ -231,6 +240,7 @@ class Config:
     node: Node = field(default_factory=Node)
     runtime: Runtime = field(default_factory=Runtime)
     warmup: Warmup = field(default_factory=Warmup)
+    pool: Pool = field(default_factory=Pool)
     envhub: EnvHub = field(default_factory=EnvHub)
     gem: Gem = field(default_factory=Gem)
     auth: Auth = field(default_factory=Auth)

@@ -1,12 +1,15 @@
 """Values of the configuration that have a notation of their own: API keys, time zones, database addresses."""
 
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from app.sections import build
+from rock.actions import StartRequest, load
+from rock.errors import BadRequest
 
 
 @dataclass(frozen=True)
@@ -16,6 +19,43 @@ class ApiKey:
     key: str = field(repr=False)
     owner: str = "default"
     admin: bool = False
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """A kind of sandbox that each node keeps started, and how many. Only a start that names the very same takes one."""
+
+    image: str
+    count: int = field(default=1, metadata={"least": 1})
+    memory: str = "8g"
+    cpus: float = 2.0
+    limit_cpus: float | None = None
+    disk: str | None = "50G"
+    runtime: str | None = None
+    docker_args: tuple[str, ...] = ()
+
+    def request(self) -> StartRequest:
+        """Return the start of one of them. Raises BadRequest naming the field that does not fit."""
+        wishes = {**asdict(self), "docker_args": list(self.docker_args)}
+        del wishes["count"]
+        return load(StartRequest, wishes)
+
+
+def parse_pool(value: Any) -> tuple[Pooled, ...]:
+    """Return the kinds of pooled sandboxes from a list of `{image, count, memory, …}`, or from the same as JSON text."""
+    if isinstance(value, str):
+        value = json.loads(value or "[]")
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(item, Mapping) and item.get("image") for item in value
+    ):
+        raise ValueError("expected a list of {image, count, memory, cpus, …}, each with an `image`")
+    kinds = tuple(build(Pooled, item, "pool.sandboxes[]") for item in value)
+    for kind in kinds:
+        try:
+            kind.request()
+        except BadRequest as error:
+            raise ValueError(error.message) from error
+    return kinds
 
 
 def parse_keys(value: Any) -> tuple[ApiKey, ...]:

@@ -36,12 +36,12 @@ class Fleet:
             raise NotFound(f"node {node_id!r} not found", node=node_id)
         return self._show(node, self._nodes.counts([node_id])[node_id])
 
-    def _show(self, node: NodeRecord, sandboxes: int) -> NodeResponse:
+    def _show(self, node: NodeRecord, counts: tuple[int, int]) -> NodeResponse:
         """Return a node as clients see it."""
         alive = self._nodes.is_alive(node, self._clock())
         return NodeResponse(
             node_id=node.node_id, state=node.state.value if alive else "lost", draining=not node.is_active,
             cpus=node.cpus, used_cpus=node.used_cpus, memory=node.memory, used_memory=node.used_memory,
-            sandboxes=sandboxes, labels=dict(node.labels), runtime=node.deployment, host_name=node.host_name,
+            sandboxes=counts[0], pooled=counts[1], labels=dict(node.labels), runtime=node.deployment, host_name=node.host_name,
             host_ip=node.host_ip, last_seen=status.iso(node.heartbeat),
         )  # fmt: skip

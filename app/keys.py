@@ -120,6 +120,14 @@ class Keys:
         """Counter, the turn that was given out last."""
         return f"{self.prefix}turn"
 
+    def stock(self, part: str) -> str:
+        """Set, the nodes that have a sandbox in stock of a mark (stock.mark_of); for `mark:node` the ids of those that are ready there."""
+        return f"{self.prefix}stock:{part}"
+
+    def node_stock(self, node_id: str) -> str:
+        """Hash, sandbox of the node's pool, ready or starting -> its mark. They hold no capacity, and are nobody's."""
+        return f"{self.prefix}node:{node_id}:stock"
+
     def ledger(self) -> dict[str, str]:
         """Return the names that the scripts on room and lines work with; `*` stands for a part found inside them."""
         return {
@@ -128,6 +136,7 @@ class Keys:
             "node_inflight": self.node_inflight("*"), "node_images": self.node_images("*"),
             "image_nodes": self.image_nodes("*"), "pools": self.pools(), "free_cpus": self.free_cpus("*"),
             "free_memory": self.free_memory("*"), "route": self.route("*"), "line": self.line("*"),
+            "stock": self.stock("*"), "node_stock": self.node_stock("*"),
             "lines": self.lines(), "waiting": self.waiting(), "turn": self.turn(),
         }  # fmt: skip
 

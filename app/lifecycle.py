@@ -13,10 +13,11 @@ from app.calls import Call, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.config import Runtime
 from app.dispatch import Dispatch, envelope
-from app.placement import line_of
+from app.placement import BOUND, line_of
 from app.records import Event, SandboxRecord, State
 from app.results import refusal
 from app.starts import fail_start
+from app.stock import NO_OFFER, Offer, offer
 from app.stores import Stores
 from rock.actions import StartRequest, dump
 from rock.errors import AlreadyExists, BadRequest, Cancelled, NodeLost, NotFound, SandboxGone
@@ -60,7 +61,8 @@ class Lifecycle:
         now, limit = self._dispatch.clock(), request.startup_timeout or self._runtime.start_timeout_seconds
         call = self._start_call(request, ask, now, limit)
         with self._results.expect(call.call_id) as waiter:
-            claim = self._line.enter(self._record(request, headers, call), call, now)
+            record = self._record(request, headers, call)
+            claim = self._line.enter(record, call, now, self._offer(request, record, now))
             if claim.word is ClaimWord.EXISTS:
                 raise AlreadyExists(f"Sandbox {call.sandbox_id} already exists", sandbox_id=call.sandbox_id)
             if claim.word is ClaimWord.CONFLICT:
@@ -69,6 +71,8 @@ class Lifecycle:
                 where = f"on node {claim.node}" if claim.node else "waits for room"
                 log.info("start %s", where, extra={**call.about, "call_id": call.call_id})
             if claim.word is ClaimWord.DONE:
+                if claim.node:
+                    log.info("call %s: taken from the pool of node %s", call.call_id, claim.node)
                 return claim.envelope
             if at_once:
                 return self._begun(call)
@@ -155,6 +159,12 @@ class Lifecycle:
             spec={name: spec[name] for name in _KEPT}, identity=dict(headers), route_key=request.route_key or "",
             line=line_of(headers.get("cluster", ""), self._images.only_node(request.image, call.owner)),
         )  # fmt: skip
+
+    def _offer(self, request: StartRequest, record: SandboxRecord, now: float) -> Offer:
+        """Return what of the pools would do. Not for an image of the caller's own, which is on one node only."""
+        if record.line.startswith(BOUND):
+            return NO_OFFER
+        return offer(request, record, now, self._runtime.result_ttl_seconds)
 
     def _touch(self, sandbox_id: str, ask: Ask) -> tuple[SandboxRecord, bool] | None:
         """Return the record with its lease prolonged, and whether its node is alive (true while it has none)."""

@@ -17,6 +17,7 @@ from app.letters import CALL_MARK, NODE_MARK, Letter, Letters
 from app.nodes import Nodes
 from app.placement import image_mark, route_mark, too_large
 from app.records import SandboxRecord, millicpus
+from app.stock import NO_OFFER, Offer
 from rock.errors import Unavailable
 
 log = logging.getLogger(__name__)
@@ -46,21 +47,23 @@ class Line:
         self._redis, self._keys, self._lost_after = redis, keys, lost_after
         self._letters, self._nodes = letters, nodes
         scripts = Scripts(redis)
-        self._enter, self._restart = (scripts.load("known", "room", "line", name) for name in ("enter", "restart"))
+        self._enter = scripts.load("known", "room", "line", "stock", "enter")
+        self._restart = scripts.load("known", "room", "line", "restart")
         self._advance = scripts.load("room", "line", "advance")
         # The first argument of every script that follows room.lua.
         self.names = json.dumps(keys.ledger())
 
-    def enter(self, record: SandboxRecord, call: Call, now: float) -> Claim:
-        """Make a pending sandbox in line for room: its record and its start call, or nothing.
+    def enter(self, record: SandboxRecord, call: Call, now: float, offer: Offer = NO_OFFER) -> Claim:
+        """Make a pending sandbox in line for room: its record and its start call, or nothing; or take one that is in stock.
 
         Params:
             record: without a node, with `start_call=call.call_id`.
             call: its deadline is when the start gives up waiting (epoch seconds).
             now: epoch seconds.
+            offer: what may be taken from stock instead.
         Returns:
-            Claim with word NEW or ATTACHED (with the node, "" while it waits), DONE, CONFLICT (request id used for
-            something else) or EXISTS (id taken).
+            Claim with word NEW or ATTACHED (with the node, "" while it waits), DONE (with its node when it was taken from
+            stock just now), CONFLICT (request id used for something else) or EXISTS (id taken).
         Raises:
             BadRequest, NoCapacity: no living node could ever take it.
             Unavailable: Redis or the queue is down.
@@ -76,14 +79,15 @@ class Line:
             record.sandbox_id,
             record.line,
         ]
-        args += [millicpus(record.cpus), record.memory, call.deadline or now, BATCH, len(fields)]
-        args += [*flat(fields), *flat(claimed)]
+        args += [millicpus(record.cpus), record.memory, call.deadline or now, BATCH]
+        args += [offer.mark, offer.answer, offer.kept, len(fields), len(offer.fields)]
+        args += [*flat(fields), *flat(offer.fields), *flat(claimed)]
         with redis_faults():
             reply = self._enter([self._keys.call(call.call_id), self._keys.sandbox(call.sandbox_id)], args)
         if reply[0] == "large":
             raise too_large(record, int(reply[1]) / 1000, int(reply[2]), int(reply[3]))
         self._send(reply[2:] if reply[0] == ClaimWord.NEW else [])
-        return Claim.from_reply(reply[:2])
+        return Claim.from_reply(reply[:2] if reply[0] == ClaimWord.NEW else reply)
 
     def restart(self, record: SandboxRecord, call: Call, now: float, ended: str) -> Claim:
         """Begin the next life of a stopped sandbox, on its own node and without a wait: its files are there.

@@ -26,9 +26,8 @@ class NodeStore:
         """
         self._redis, self._keys, self._line, self.lost_after = redis, keys, line, lost_after
         scripts = Scripts(redis)
-        self._register, self._beat, self._admit, self._forget = (
-            scripts.load("room", name) for name in ("register", "beat", "admit", "forget")
-        )
+        self._register, self._beat, self._admit = (scripts.load("room", name) for name in ("register", "beat", "admit"))
+        self._forget = scripts.load("room", "stock", "forget")
         self._patch = scripts.load("patch")
 
     def register(self, node_id: str, token: str, record: NodeRecord, now: float) -> None:
@@ -91,13 +90,14 @@ class NodeStore:
         with redis_faults():
             self._redis.pipeline().sadd(keys.node_images(node_id), mark).sadd(keys.image_nodes(mark), node_id).execute()
 
-    def counts(self, node_ids: Ids) -> dict[str, int]:
-        """Return how many sandboxes each node holds room for, in one round trip."""
+    def counts(self, node_ids: Ids) -> dict[str, tuple[int, int]]:
+        """Return how many sandboxes each node holds room for, and how many are in its pool, in one round trip."""
         with redis_faults():
             pipe = self._redis.pipeline(transaction=False)
             for node_id in node_ids:
-                pipe.scard(self._keys.node_sandboxes(node_id))
-            return dict(zip(node_ids, pipe.execute(), strict=True))
+                pipe.scard(self._keys.node_sandboxes(node_id)).hlen(self._keys.node_stock(node_id))
+            found = pipe.execute()
+        return dict(zip(node_ids, zip(found[::2], found[1::2], strict=True), strict=True))
 
     def leave(self, node_id: str, token: str) -> bool:
         """Give the id back at a clean end; True if `token` held it. Reservations stay with the sandboxes.

@@ -21,6 +21,7 @@ class Event(StrEnum):
     START_FAILED = "start_failed"
     STOP = "stop"
     RESTART = "restart"
+    TAKEN = "taken_from_pool"
     EXPIRED = "lease_expired"
     GONE = "container_gone"
     OUT_OF_MEMORY = "out_of_memory"
@@ -61,7 +62,7 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 
 _JSON = ("spec", "identity", "port_mapping", "container", "commit")
 _NUMBERS = ("lease", "retention", "created", "expires", "started", "stopped", "deleted")
-_TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key", "line")
+_TEXTS = ("stop_event", "reason", "host_name", "host_ip", "runtime", "start_call", "route_key", "line", "stock")
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class SandboxRecord:
     line: str = ""
     # Its place there, from 1, while it waits for room; read with the record, never kept.
     place: int = 0
+    # Mark under which it waits in the pool of its node (stock.mark_of); "" for everybody's own.
+    stock: str = ""
 
     @property
     def waits(self) -> bool:
@@ -140,7 +143,7 @@ class SandboxRecord:
             "lease": self.lease, "retention": self.retention, "created": self.created, "state": self.state.value, "start_call": self.start_call,
             "route_key": self.route_key, "line": self.line, "expires": self.expires, "inflight": self.inflight, "started": self.started,
             "stopped": self.stopped, "deleted": self.deleted, "stop_event": self.stop_event, "reason": self.reason, "host_name": self.host_name,
-            "host_ip": self.host_ip, "runtime": self.runtime, "history": ",".join(map(json.dumps, self.history)),
+            "host_ip": self.host_ip, "runtime": self.runtime, "stock": self.stock, "history": ",".join(map(json.dumps, self.history)),
         }  # fmt: skip
         fields.update({name: json.dumps(getattr(self, name)) for name in _JSON})
         fields.update({phase_field(name): json.dumps(phase) for name, phase in self.phases.items()})

@@ -41,7 +41,7 @@ class SandboxStore:
         self._redis, self._keys, self._line, self._keep_stopped = redis, keys, line, keep_stopped
         self._tally = tally
         scripts = Scripts(redis)
-        self._transition = scripts.load("room", "line", "transition")
+        self._transition = scripts.load("room", "line", "stock", "transition")
         self._renew, self._expired, self._patch = (scripts.load(name) for name in ("renew", "expired", "patch"))
 
     def get(self, sandbox_id: str) -> SandboxRecord | None:
@@ -68,7 +68,8 @@ class SandboxStore:
 
     def transition(
         self, sandbox_id: str, allowed_from: Iterable[State], to: State, event: Event, now: float,
-        *, only_start: str = "", only_expired: bool = False, only_waiting: bool = False, reason: str = "", **fields: str,
+        *, only_start: str = "", only_expired: bool = False, only_waiting: bool = False, only_stock: bool = False, reason: str = "",
+        **fields: str,
     ) -> bool:  # fmt: skip
         """Move a sandbox to state `to`, if it is in one of `allowed_from`.
 
@@ -79,6 +80,7 @@ class SandboxStore:
             only_start: move only the life that this start call began (an id may be used again).
             only_expired: move only if the lease is over and no call is in flight (the reaper's check).
             only_waiting: move only if it still waits for room.
+            only_stock: move only while it is in its node's pool.
             reason: why, in words; kept with the record ("": what is there stays).
             fields: further record fields to set.
         Returns:
@@ -90,7 +92,7 @@ class SandboxStore:
         if any(to not in TRANSITIONS[State(source)] for source in sources):
             raise ValueError(f"no such transition: {sources} -> {to.value}")
         args = [*self._line.arguments(now), sandbox_id, ",".join(sources), to.value, event.value, only_start]
-        args += [int(only_expired), int(only_waiting), int(self._keep_stopped), int(event.is_death)]
+        args += [int(only_expired), int(only_waiting), int(self._keep_stopped), int(event.is_death), int(only_stock)]
         args += [*(("reason", reason) if reason else ()), *flat(fields)]
         with redis_faults():
             word = self._transition([self._keys.sandbox(sandbox_id)], args)
@@ -162,10 +164,11 @@ class SandboxStore:
             self._redis.zrem(self._keys.node_stopped(node), sandbox_id)
 
     def by_node(self, node: str) -> Records:
-        """Return the records of the sandboxes that hold capacity on `node`."""
+        """Return the records of the sandboxes that hold capacity on `node`, and then of those in its pool."""
         with redis_faults():
             ids = sorted(self._redis.smembers(self._keys.node_sandboxes(node)))
-        return self.many(ids)
+            pooled = sorted(self._redis.hkeys(self._keys.node_stock(node)))
+        return self.many([*ids, *pooled])
 
     def list(self) -> Records:
         """Return every record, newest first; ids whose record has expired are dropped from the index."""

@@ -13,6 +13,7 @@ from app.line import Line
 from app.node_store import NodeStore
 from app.nodes import Nodes
 from app.results import ResultStore
+from app.stock import Stock
 from app.store import SandboxStore
 from app.tally import Tally
 
@@ -26,6 +27,7 @@ class Stores:
     nodes: NodeStore
     results: ResultStore
     images: ImageStore
+    stock: Stock
 
 
 def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | None = None) -> Stores:
@@ -41,4 +43,5 @@ def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | No
         nodes=NodeStore(redis, keys, line, lost_after),
         results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds, tally),
         images=ImageStore(redis, keys),
+        stock=Stock(redis, keys),
     )

@@ -30,6 +30,7 @@ from workers.deployments.manager import DeploymentManager
 from workers.heartbeat import Heartbeat, wait_for_id
 from workers.keeper import BOOT_ARGV
 from workers.lifecycle import NodeLifecycle
+from workers.pool import LOOK_EVERY
 from workers.relay import Relay
 from workers.tasks import register
 
@@ -79,6 +80,7 @@ class Worker:
             self._every("recover", lifecycle.recover)
             if seconds := self.config.runtime.disk_check_seconds:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
+            self._every("pool", lifecycle.pool.look, LOOK_EVERY if self.config.pool.sandboxes else None)
             self._patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tend_images, IMAGES_EVERY)
 
@@ -96,6 +98,8 @@ class Worker:
         for thread in self._threads:
             thread.join(timeout=2)
         self.tally.close()
+        if self.lifecycle:
+            self._patiently(self.lifecycle.pool.close)
         self.deployment.close()
 
     def _container_event(self, event: ContainerEvent) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 
 from app.calls import Call
 from app.database import DatabaseAway
@@ -23,8 +24,12 @@ AT_ONCE = 3
 class ImageCalls:
     """Carries out calls about images on one node."""
 
-    def __init__(self, results: ResultStore, store: ImageStore, deployment: AbstractDeployment) -> None:
-        self._results, self._store, self._deployment = results, store, deployment
+    def __init__(
+        self, results: ResultStore, store: ImageStore, deployment: AbstractDeployment,
+        without: Callable[[str], AbstractContextManager[None]],
+    ) -> None:  # fmt: skip
+        """`without`: a context in which the node's pool has nothing of an image."""
+        self._results, self._store, self._deployment, self._without = results, store, deployment, without
         self._pulls = Background(results, AT_ONCE, self._warm)
 
     def warm(self, call_id: str) -> None:
@@ -42,7 +47,8 @@ class ImageCalls:
         image = str(call.body["image"])
         # Only what was noted before is forgotten, and only here, where the image was: one without an owner is anybody's.
         home = self._store.home(image, call.node)
-        removed = self._deployment.images.remove(image)
+        with self._without(image):
+            removed = self._deployment.images.remove(image)
         if home is not None:
             self._store.forget(image, home)
         self._store.forget_use(call.node, image)

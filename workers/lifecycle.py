@@ -22,11 +22,13 @@ from workers.agent import undo_start
 from workers.background import Background
 from workers.commits import Commits
 from workers.deployments import docker_args
-from workers.deployments.abstract import AbstractDeployment, ContainerSpec, ContainerState, Credentials, Pull
+from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
 from workers.disk_guard import DiskGuard
 from workers.eviction import Eviction
 from workers.image_calls import ImageCalls
+from workers.pool import Pool
 from workers.reaper import Reaper
+from workers.specs import spec_of
 from workers.transfers import Transfers
 from workers.turns import Turns
 
@@ -51,10 +53,13 @@ class NodeLifecycle:
         self.disk_guard = DiskGuard(config, stores.sandboxes, deployment, self.reaper)
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
-        self.images = ImageCalls(stores.results, stores.images, deployment)
         self._image_store, self._eviction = stores.images, Eviction(config, stores.images, deployment)
         # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
         starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
+        # Calls that bring up a container just now: the pool waits for them.
+        self._rising: set[str] = set()
+        self.pool = Pool(config, stores, starts.begin, self.reaper.put_down, lambda: bool(self._rising))
+        self.images = ImageCalls(stores.results, stores.images, deployment, self.pool.without)
         self._lost: dict[str, Callable[[str], None]] = {
             Route.START.value: starts.begin, Route.RESTART.value: starts.begin, Route.STOP.value: others.begin,
             Route.DELETE.value: others.begin, Route.REMOVE_IMAGE.value: others.begin, Route.STATISTICS.value: others.begin,
@@ -191,7 +196,7 @@ class NodeLifecycle:
 
     def _fresh(self, call: Call, request: StartRequest) -> tuple[ContainerState, list[dict[str, object]]]:
         """Return a new container's state, and its mounts for people."""
-        spec = self._spec(call, request)
+        spec = spec_of(self._config, self._policy, call.sandbox_id, request)
         mounts = [
             {"type": mount.kind, "source": mount.source, "target": mount.target, "read_only": mount.read_only}
             for mount in spec.options.mounts
@@ -208,6 +213,7 @@ class NodeLifecycle:
         with self.turns.of(call.sandbox_id):
             if not self._still_pending(call):
                 raise _stopped_meanwhile(call)
+            self._rising.add(call.call_id)
             try:
                 state, mounts = make()
                 container = {"start": call.call_id, "deployment": self.deployment.name, "notes": list(state.notes)}
@@ -223,6 +229,8 @@ class NodeLifecycle:
             except BaseException:
                 undo_start(self.deployment, call)
                 raise
+            finally:
+                self._rising.discard(call.call_id)
         self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
 
     def _still_pending(self, call: Call) -> bool:
@@ -240,18 +248,6 @@ class NodeLifecycle:
         if self.deployment.isolation:  # the others have no images
             self.node_store.add_image(self._config.node.id, request.image)
             self._image_store.note_use(self._config.node.id, request.image, self.results.clock())
-
-    def _spec(self, call: Call, request: StartRequest) -> ContainerSpec:
-        runtime = self._config.runtime
-        options = docker_args.parse(request.docker_args, self._policy)
-        # A node may promise more CPUs than it has (overcommit); a container cannot be given more than there are.
-        cpus = min(request.limit_cpus or request.cpus, self._config.node.cpus)
-        return ContainerSpec(
-            sandbox_id=call.sandbox_id, image=request.image, cpus=cpus,
-            memory_bytes=request.memory_bytes(), pids=runtime.pids_limit, disk_bytes=request.disk_bytes(),
-            tmpfs_bytes=runtime.tmpfs_size, env=request.env, options=options,
-            runtime=request.runtime or ("kata" if request.use_kata_runtime else None), network=runtime.network,
-        )  # fmt: skip
 
     def _phase(self, call: Call, phase: PhaseName, status: PhaseStatus, message: str) -> None:
         self.sandboxes.set_phase(call.sandbox_id, phase, status, message, self.results.clock(), call.call_id)

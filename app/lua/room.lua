@@ -108,14 +108,15 @@ local function freest(pool, want)
   end
 end
 
--- Among the nodes of some pools, one with most room of those that have the image; of very many such nodes some are looked at.
+-- The members of a set of nodes; of very many some.
+local function some_of(set)
+  if redis.call('SCARD', set) > LOOK then return redis.call('SRANDMEMBER', set, -LOOK) end
+  return redis.call('SMEMBERS', set)
+end
+
+-- Among the nodes of some pools, one with most room of those that have the image.
 local function freest_with_image(pools, want)
-  local holders, nodes = key('image_nodes', want.image), nil
-  if redis.call('SCARD', holders) > LOOK then
-    nodes = redis.call('SRANDMEMBER', holders, -LOOK)
-  else
-    nodes = redis.call('SMEMBERS', holders)
-  end
+  local nodes = some_of(key('image_nodes', want.image))
   if #nodes == 0 then return nil end
   local found = {}
   for pool in pairs(pools) do note_room(found, nodes, pool, want) end

@@ -25,6 +25,8 @@ class NodeResponse:
     memory: int = wire(fields.Integer(), 0)
     used_memory: int = wire(fields.Integer(), 0)
     sandboxes: int = wire(fields.Integer(), 0)
+    pooled: int = wire(fields.Integer(), 0)
+    """Sandboxes of its warm pool, started ahead and nobody's yet; they take nothing of its room."""
     labels: dict[str, str] = wire(fields.Dict(), factory=dict)
     runtime: str | None = wire(fields.String(), None)
     host_name: str | None = wire(fields.String(), None)

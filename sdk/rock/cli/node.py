@@ -29,7 +29,7 @@ def list_(as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(dump(found), indent=2))
         return
-    rows = [("NODE", "STATE", "SANDBOXES", "CPUS", "MEMORY", "RUNTIME", "LABELS"), *map(_row, found.nodes)]
+    rows = [("NODE", "STATE", "SANDBOXES", "POOLED", "CPUS", "MEMORY", "RUNTIME", "LABELS"), *map(_row, found.nodes)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     for row in rows:
         click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -71,7 +71,7 @@ def _row(one: NodeResponse) -> tuple[str, ...]:
     state = f"{one.state} (draining)" if one.draining and one.state != "draining" else one.state
     labels: dict[str, Any] = one.labels
     return (
-        one.node_id, state, str(one.sandboxes), f"{one.used_cpus:g}/{one.cpus:g}",
+        one.node_id, state, str(one.sandboxes), str(one.pooled), f"{one.used_cpus:g}/{one.cpus:g}",
         f"{one.used_memory / GIB:.1f}/{one.memory / GIB:.1f} GiB", one.runtime or "",
         ",".join(f"{name}={value}" for name, value in sorted(labels.items())),
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """Stores over a real Redis, each test under a prefix of its own."""
 
+import json
 import uuid
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,10 +16,17 @@ from app.node_store import NodeStore
 from app.placement import line_of, pool_of
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore
+from app.stock import NO_OFFER, Stock, offer
 from app.store import SandboxStore
 from app.stores import Stores
+from rock.actions import StartRequest
 
 GB = 1024**3
+
+
+def wish(**fields):
+    """Return a start request for one CPU and one gigabyte."""
+    return StartRequest(**{"image": "x", "cpus": 1.0, "memory": "1g", **fields})
 
 
 @dataclass
@@ -41,7 +49,8 @@ class World:
 
     @property
     def stores(self):
-        return Stores(self.line, self.sandboxes, self.nodes, self.results, ImageStore(self.redis, self.keys))
+        return Stores(self.line, self.sandboxes, self.nodes, self.results, ImageStore(self.redis, self.keys),
+                      Stock(self.redis, self.keys))  # fmt: skip
 
     def node(self, node_id="n1", cpus=2.0, memory=8 * GB, token="t", cluster=""):
         record = NodeRecord(node_id, cpus, memory, labels={"cluster": cluster}, pool=pool_of(cluster))
@@ -54,14 +63,29 @@ class World:
 
     def create(
         self, sandbox_id="s1", cpus=1.0, memory=GB, lease=60.0, owner="", request_id=None,
-        cluster="", route_key="", image="x", limit=600.0, retention=0.0, only="",
+        cluster="", route_key="", image="x", limit=600.0, retention=0.0, only="", offered=None,
     ):  # fmt: skip
+        """`offered`: the request that may be served from stock."""
         call = self.call(request_id or f"start-{sandbox_id}", "start", sandbox_id, {"image": "x"}, owner)
         record = SandboxRecord(
             sandbox_id, owner, "", cpus, memory, lease, self.now, retention, start_call=call.call_id, spec={"image": image},
             identity={"cluster": cluster}, line=line_of(cluster, only), route_key=route_key,
         )  # fmt: skip
-        return self.line.enter(record, replace(call, deadline=self.now + limit), self.now)
+        taken = offer(offered, record, self.now, 600.0) if offered else NO_OFFER
+        return self.line.enter(record, replace(call, deadline=self.now + limit), self.now, taken)
+
+    def pool(self, node_id="n1", running=True, **wishes):
+        """Put a sandbox into a node's pool; return its id."""
+        call = self.stores.stock.begin(wish(**wishes), self.nodes.get(node_id), 60.0, self.now)
+        if running:
+            assert self.run(call.sandbox_id)
+            assert self.results.complete(call.call_id, {"status": "Success"}, self.now)
+        return call.sandbox_id
+
+    def take(self, sandbox_id="s1", wished=None, **options):
+        """Start one that a pool may have; return the claim, and the id of what was taken from stock ("": nothing was)."""
+        claim = self.create(sandbox_id, offered=wished or wish(), **options)
+        return claim, json.loads(claim.envelope)["result"]["sandbox_id"] if claim.word is ClaimWord.DONE else ""
 
     def restart(self, ended, sandbox_id="s1", request_id="again"):
         call = self.call(request_id, "restart", sandbox_id, {})

@@ -1,5 +1,6 @@
 """Whose a committed image is, for as long as a node has it; the store is real, the engine is not."""
 
+import contextlib
 import time
 
 import pytest
@@ -61,7 +62,9 @@ def test_a_node_that_removes_an_image_forgets_its_own_commit_only(world, engine)
     here, elsewhere = Home("n1", "alice", 1.0), Home("n2", "alice", 2.0)
     for home in (here, elsewhere):
         images.note("ubuntu:24.04", home)
-    ImageCalls(world.results, images, engine).remove(posted(world, Route.REMOVE_IMAGE, image="ubuntu:24.04"))
+    ImageCalls(world.results, images, engine, contextlib.nullcontext).remove(
+        posted(world, Route.REMOVE_IMAGE, image="ubuntu:24.04")
+    )
     assert images.homes("docker.io/library/ubuntu:24.04") == [elsewhere]
 
 
@@ -70,7 +73,9 @@ def test_a_commit_that_is_made_while_its_name_is_removed_keeps_its_owner(world, 
     images.note("a:1", Home("n1", "alice", 1.0))
     newer = Home("n1", "alice", 2.0)
     engine.meanwhile = lambda: images.note("a:1", newer)
-    ImageCalls(world.results, images, engine).remove(posted(world, Route.REMOVE_IMAGE, image="a:1"))
+    ImageCalls(world.results, images, engine, contextlib.nullcontext).remove(
+        posted(world, Route.REMOVE_IMAGE, image="a:1")
+    )
     assert images.homes("a:1") == [newer]
 
 

@@ -34,6 +34,8 @@ class Ledger(RuleBasedStateMachine):
         self.beats, self.drained = {}, set()
         # sandbox -> (cpus, cluster); in order of arrival. Calls in flight, and who was placed when they came.
         self.living, self.calls, self.number = {}, {}, 0
+        # Sandboxes in stock, ready or starting -> their node.
+        self.stock = {}
         for name in NODES:
             self.join(name)
 
@@ -43,7 +45,7 @@ class Ledger(RuleBasedStateMachine):
         self.beats[name] = self.world.now
 
     def teardown(self):
-        for sandbox_id in list(self.living):
+        for sandbox_id in [*self.living, *self.stock]:
             self.world.stop(sandbox_id)
         for call_id in self.calls:
             self.world.results.complete(call_id, {}, self.world.now)
@@ -51,6 +53,8 @@ class Ledger(RuleBasedStateMachine):
             node = self.world.nodes.get(name)
             assert (node.used_cpus, node.used_memory) == (0, 0)
             assert not [call for call in self.world.results.inflight(name) if not self.is_start(call)]
+            assert not self.world.redis.exists(self.world.keys.node_stock(name))
+        assert not list(self.world.redis.scan_iter(self.world.keys.stock("*")))
         assert self.world.line.waiting() == 0
         assert not self.world.redis.exists(self.world.keys.lines())
         self.world.redis.close()
@@ -85,6 +89,51 @@ class Ledger(RuleBasedStateMachine):
         else:
             assert self.world.create(sandbox_id, **options).word is ClaimWord.NEW
             self.living[sandbox_id] = (cpus, cluster)
+
+    @rule(name=NAMES, running=st.booleans())
+    def put_into_stock(self, name, running):
+        self.stock[self.world.pool(name, running)] = name
+
+    @rule(data=st.data())
+    def stock_is_ready_or_ends(self, data):
+        if self.stock:
+            sandbox_id = data.draw(st.sampled_from(sorted(self.stock)))
+            if not self.world.run(sandbox_id):
+                assert self.world.stop(sandbox_id, only_stock=True)
+                del self.stock[sandbox_id]
+
+    @rule(cluster=CLUSTERS, route=st.sampled_from(["", "", "k"]), filled=NAMES)
+    def take(self, cluster, route, filled):
+        self.put_into_stock(filled, True)
+        self.number += 1
+        waited, ready = self.world.line.waiting(), self.ready(cluster)
+        options = {"cluster": cluster, "route_key": route, "request_id": str(self.number), "limit": 30.0}
+        try:
+            claim, sandbox_id = self.world.take(f"t{self.number}", **options)
+        except (BadRequest, NoCapacity):
+            assert not ready
+            return
+        if sandbox_id:
+            # Once more: the same answer, and no other sandbox.
+            assert self.world.take(f"t{self.number}", **options)[1] == sandbox_id
+            assert not waited and claim.node == ready[sandbox_id] == self.stock.pop(sandbox_id)
+            assert not self.world.stop(sandbox_id, only_stock=True)
+        else:
+            assert waited or route or not ready
+            sandbox_id = f"t{self.number}"
+        self.living[sandbox_id] = (1.0, cluster)
+
+    def ready(self, cluster):
+        """Return what of the stock a start of that cluster could take now: sandbox -> node."""
+        found = {}
+        for record in self.world.sandboxes.many(self.stock):
+            node = self.world.nodes.get(record.node)
+            free = self.world.redis.zscore(self.world.keys.free_cpus(node.pool), node.node_id)
+            room = node.cpus - node.used_cpus >= 1.0 and node.memory - node.used_memory >= GB
+            open_ = free is not None and node.node_id in self.open_now() and self.may_take(node.node_id, cluster)
+            if record.state is State.RUNNING and room and open_:
+                found[record.sandbox_id] = record.node
+        return found
 
     @rule(sandbox_id=IDS)
     def started(self, sandbox_id):
@@ -138,6 +187,11 @@ class Ledger(RuleBasedStateMachine):
                 overdue = record.node and record.created + 60 <= self.world.now
                 assert lost or expired or hopeless or overdue, record
                 del self.living[sandbox_id]
+        for sandbox_id, name in list(self.stock.items()):
+            record = self.world.sandboxes.get(sandbox_id)
+            if record.state is State.STOPPED:  # one that was starting when its node was lost, or for too long
+                assert not record.started and (name not in self.alive() or record.created + 60 <= self.world.now)
+                del self.stock[sandbox_id]
 
     @rule(sandbox_id=IDS)
     def command(self, sandbox_id):
@@ -173,6 +227,14 @@ class Ledger(RuleBasedStateMachine):
             free = self.world.redis.zscore(self.world.keys.free_cpus(node.pool), name)
             assert free is None or (free == 1000 * cpus - millicpus(node.used_cpus) and name not in self.drained)
         assert all(record.inflight >= 0 for record in records.values())
+
+    @invariant()
+    def what_is_in_stock_is_nobodys(self):
+        for name in NODES:
+            mine = {sandbox_id for sandbox_id, node in self.stock.items() if node == name}
+            assert set(self.world.stores.stock.ids(name)) == mine
+            assert self.world.nodes.counts([name])[name][1] == len(mine)
+        assert not {record.sandbox_id for record in self.world.sandboxes.list()} & set(self.stock)
 
     @invariant()
     def the_line_holds_those_without_a_node_in_order_of_arrival(self):

@@ -16,6 +16,7 @@ from app.line import Line
 from app.node_store import NodeStore
 from app.records import Event, NodeRecord, SandboxRecord, State
 from app.results import ResultStore
+from app.stock import Stock
 from app.store import SandboxStore
 from app.stores import Stores
 from rock.errors import StartFailed, success
@@ -64,7 +65,7 @@ class World:
         self.redis, keys, self.numbers = connect(redis_url), Keys(prefix), iter(range(100))
         line = Line(self.redis, keys)
         self.stores = Stores(line, SandboxStore(self.redis, keys, line), NodeStore(self.redis, keys, line),
-                             ResultStore(self.redis, keys), ImageStore(self.redis, keys))  # fmt: skip
+                             ResultStore(self.redis, keys), ImageStore(self.redis, keys), Stock(self.redis, keys))  # fmt: skip
         self.stores.nodes.register("n1", "t", NodeRecord("n1", 99.0, 2**40), time.time())
         self.engine, self.relay = Engine(), Relay()
         self.lifecycle = NodeLifecycle(load("test", environ), self.stores, None, None, self.engine)
