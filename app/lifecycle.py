@@ -72,7 +72,7 @@ class Lifecycle:
                 log.info("start %s", where, extra={**call.about, "call_id": call.call_id})
             if claim.word is ClaimWord.DONE:
                 if claim.node:
-                    log.info("call %s: taken from the pool of node %s", call.call_id, claim.node)
+                    log.info("start taken from the pool of node %s", claim.node, extra=call.about)
                 return claim.envelope
             if at_once:
                 return self._begun(call)

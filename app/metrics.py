@@ -21,9 +21,10 @@ Counted = dict[tuple[str, ...], dict[int, float]]
 
 @dataclass(frozen=True)
 class Load:
-    """What is under way on a node: sandboxes, calls, and messages in its two queues."""
+    """What is under way on a node: sandboxes, those of its pool, calls, and messages in its two queues."""
 
     sandboxes: int
+    pooled: int
     inflight: int
     quick: int
     slow: int
@@ -80,6 +81,7 @@ class Metrics:
         yield _gauge("rock_node_memory_bytes", "Memory to hand out.", rows, lambda node, load: node.memory)
         yield _gauge("rock_node_reserved_memory_bytes", "Memory handed out.", rows, lambda node, load: node.used_memory)
         yield _gauge("rock_node_sandboxes", "Sandboxes with room on the node.", rows, lambda node, load: load.sandboxes)
+        yield _gauge("rock_node_pooled", "Sandboxes of its warm pool.", rows, lambda node, load: load.pooled)
         yield _gauge("rock_node_calls_in_flight", "Calls given to the node.", rows, lambda node, load: load.inflight)
         queues = GaugeMetricFamily(
             "rock_node_queue_length", "Messages that no process took yet.", labels=("node", "queue")
@@ -95,10 +97,12 @@ class Metrics:
         with redis_faults():
             pipe = self._redis.pipeline(transaction=False)
             for node_id in node_ids:
-                pipe.scard(keys.node_sandboxes(node_id)).zcard(keys.node_inflight(node_id))
+                pipe.scard(keys.node_sandboxes(node_id)).hlen(keys.node_stock(node_id)).zcard(
+                    keys.node_inflight(node_id)
+                )
                 pipe.llen(broker + keys.node_queue(node_id)).llen(broker + keys.lifecycle_queue(node_id))
             found = iter(pipe.execute())
-        return [Load(*numbers) for numbers in zip(*[found] * 4, strict=True)]
+        return [Load(*numbers) for numbers in zip(*[found] * 5, strict=True)]
 
     def _waiting(self, now: float) -> Iterator[Metric]:
         """Yield the lines of starts that wait for room."""

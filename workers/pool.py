@@ -132,7 +132,7 @@ class Pool:
             self._stores.images.only_node(kind.image, OWNER)
         except Forbidden as error:
             # Under that name the node has, or may get, what a user made.
-            log.warning("pool: %s", error.message)
+            log.warning("not pooled: %s", error.message, extra={"image": kind.image})
             kind.ended(True, now)
             return
         call = self._stores.stock.begin(kind.request, node, self._limit, now)
@@ -147,7 +147,7 @@ class Pool:
                 answer = call.envelope or {}
                 failed = answer.get("status") != "Success"
                 if failed:
-                    log.warning("pool: a sandbox of image %s did not start: %s", kind.image, answer.get("error"))
+                    log.warning("pooled sandbox did not start: %s", answer.get("error"), extra={"image": kind.image})
                 kind.ended(failed, now)
 
     def _discard(self, record: SandboxRecord, now: float, why: str, *, starting: bool = False) -> None:
@@ -158,5 +158,5 @@ class Pool:
         )
         if moved:
             self._stores.results.fail(record.start_call, SandboxGone(f"pooled sandbox {record.sandbox_id}: {why}"), now)
-            log.info("pool: sandbox ended sandbox_id=%s: %s", record.sandbox_id, why)
+            log.info("pooled sandbox ended: %s", why, extra={"sandbox_id": record.sandbox_id})
             self._end(record.sandbox_id, record.start_call, now)
