@@ -9,7 +9,8 @@ import click
 
 from app import admin as service
 from app import config_source, log, processes, running
-from app.config import Config, load, masked
+from app.config import Config, load
+from app.config_shown import masked
 from app.running import Running
 from app.sections import ConfigError
 from rock import settings

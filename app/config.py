@@ -294,16 +294,3 @@ def _complete(config: Config) -> Config:
         hub, db_url=parse_database(hub.db_url), base_url=hub.base_url.rstrip("/") or f"http://127.0.0.1:{hub.port}"
     )
     return dataclasses.replace(config, redis=redis, node=node, server=server, envhub=hub)
-
-
-def masked(config: Config) -> dict[str, Any]:
-    """Return the configuration as plain values, with every secret as `***`."""
-    shown = dataclasses.asdict(config)
-    for entry in shown["auth"]["keys"]:
-        entry["key"] = "***"
-    if config.metrics.key:
-        shown["metrics"]["key"] = "***"
-    parts = urlsplit(config.redis.url)
-    if parts.password:
-        shown["redis"]["url"] = config.redis.url.replace(f":{parts.password}@", ":***@", 1)
-    return shown

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from app.config import NAMED, SECTIONS, load, masked
+from app.config import NAMED, SECTIONS, load
+from app.config_shown import masked
 from app.config_values import ApiKey
 from app.sections import ConfigError, keys_of, parse_size
 from rock import settings
