@@ -23,7 +23,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
     from flask import Blueprint, Flask
 
     from app import faults, plain
-    from app.api import ENDPOINTS, metrics, reply, terminal
+    from app.api import ENDPOINTS, metrics, proxy, reply, terminal
     from app.openapi import describe
     from app.wiring import build
 
@@ -38,6 +38,7 @@ def create_app(config: Config, celery: Celery | None = None, **clients: Any) -> 
         endpoint.register(without_envelope if endpoint.plain else app, services)
     faults.register(without_envelope, plain.failure)
     terminal.register(app, services)
+    proxy.register(app, services)
     faults.register(app, reply.failure)
     app.register_blueprint(without_envelope)
     return app

@@ -75,6 +75,12 @@ class Keyring:
             raise Unauthorized("reading metrics needs the key of metrics.key: send it as Authorization: Bearer <key>")
         self.check_admin(self.identify(headers))
 
+    def is_key(self, authorization: str) -> bool:
+        """Return whether the value of an Authorization header carries one of our keys."""
+        given, ours = _digest(_bearer(authorization)), [digest for digest, _ in self._known]
+        # As above: all are compared.
+        return True in [hmac.compare_digest(digest, given) for digest in (*ours, self._metrics_key or b"")]
+
     def check_admin(self, identity: Identity) -> None:
         """Refuse a caller who may not steer the service as a whole; without keys everyone may. Raises Forbidden."""
         if self._known and not identity.admin:
@@ -92,5 +98,10 @@ def _sent(headers: Headers) -> str:
         value = headers.get(name)
         if value:
             return value.strip()
-    scheme, _, token = (headers.get("Authorization") or "").partition(" ")
+    return _bearer(headers.get("Authorization") or "")
+
+
+def _bearer(authorization: str) -> str:
+    """Return the token in the value of an Authorization header, or ""."""
+    scheme, _, token = authorization.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

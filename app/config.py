@@ -14,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from app import config_source as source
+from app.config_proxy import Proxy
 from app.config_values import ApiKey, Pooled, parse_database, parse_keys, parse_pool, parse_zone
 from app.sections import build
 
-MB = 1024**2
-GB = 1024**3
+MB, GB = 1024**2, 1024**3
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 NAMED = {
@@ -243,6 +243,7 @@ class Config:
     pool: Pool = field(default_factory=Pool)
     envhub: EnvHub = field(default_factory=EnvHub)
     gem: Gem = field(default_factory=Gem)
+    proxy: Proxy = field(default_factory=Proxy)
     auth: Auth = field(default_factory=Auth)
     log: Log = field(default_factory=Log)
     metrics: Metrics = field(default_factory=Metrics)

@@ -61,15 +61,15 @@ class ApiWorker(GeventWorker):
         super().handle_exit(sig, frame)
         # Not here: a signal handler may have interrupted the very code that keeps the set.
         gevent.spawn(self._close_idle)
-        gevent.spawn(self._close_terminals)
+        gevent.spawn(self._close_sockets)
         # Whoever still waits then is told to ask again, with the request id, before the process is cut off.
         gevent.spawn_later(max(0.0, self.cfg.graceful_timeout - DRAIN_BEFORE), self._drain)
 
     def _drain(self) -> None:
         self.wsgi.extensions["rock"].drain()
 
-    def _close_terminals(self) -> None:
-        self.wsgi.extensions["rock"].terminals.close_all()
+    def _close_sockets(self) -> None:
+        self.wsgi.extensions["rock"].close_sockets()
 
     def _close_idle(self) -> None:
         for connection in list(self._idle):

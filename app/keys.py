@@ -68,6 +68,10 @@ class Keys:
         """Sorted set, call id -> when it was claimed. What a node that comes back submits again."""
         return f"{self.prefix}node:{node_id}:inflight"
 
+    def node_gate(self, node_id: str) -> str:
+        """String, where the node's gate listens and its secret (gate.Gate). Written by GateStore; expires unless its lifecycle worker repeats it."""
+        return f"{self.prefix}node:{node_id}:gate"
+
     def homes(self, image: str) -> str:
         """Hash, node -> whose commit it has under a name in its canonical form (ImageStore). Entries go with their images."""
         return f"{self.prefix}homes:{image}"

@@ -217,11 +217,16 @@ class ResultStore:
 
 def refusal(call: Call, claim: Claim) -> RockError:
     """Return the error that tells the caller why `claim` was refused."""
-    name = f"Sandbox {call.sandbox_id}"
-    about: dict[str, Any] = {"sandbox_id": call.sandbox_id}
     if claim.word is ClaimWord.CONFLICT:
         text = f"request_id {call.request_id!r} was already used for another route, sandbox or body; use a new one"
         return BadRequest(text, request_id=call.request_id)
+    return refused(call.sandbox_id, claim)
+
+
+def refused(sandbox_id: str, claim: Claim) -> RockError:
+    """Return the error that tells a caller why nothing can be asked of a sandbox."""
+    name = f"Sandbox {sandbox_id}"
+    about: dict[str, Any] = {"sandbox_id": sandbox_id}
     if claim.word is ClaimWord.MISSING:
         return NotFound(f"{name} not found", **about)
     if claim.word is ClaimWord.LOST:

@@ -18,6 +18,7 @@ from app.output import Output
 from app.results import ResultStore
 from app.roster import Roster
 from app.terminal import Desk
+from app.tunnels import Tunnels
 from app.watch import Watch
 
 
@@ -37,6 +38,7 @@ class Services:
     results: ResultStore
     output: Output
     terminals: Desk
+    tunnels: Tunnels
     nodes: NodeStore
     fleet: Fleet
     watch: Watch
@@ -49,8 +51,14 @@ class Services:
     openapi: str = ""
 
     def drain(self) -> None:
-        """Answer every waiting request now: 503 with its request id. For the last seconds of a graceful end."""
+        """Answer every waiting request now: 503 with its request id; end what passes into sandboxes. For the last seconds of a graceful end."""
         self.results.inbox.release()
+        self.tunnels.end_all()
+
+    def close_sockets(self) -> None:
+        """End the connections that would last for as long as their clients like: this process ends."""
+        self.terminals.close_all()
+        self.tunnels.end_lasting()
 
     def close(self) -> None:
         """End the threads and connections of this process."""

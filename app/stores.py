@@ -6,6 +6,7 @@ from celery import Celery
 
 from app.config import Config
 from app.database import Client
+from app.gate_store import GateStore
 from app.image_store import ImageStore
 from app.keys import Keys
 from app.letters import Letters
@@ -28,6 +29,7 @@ class Stores:
     results: ResultStore
     images: ImageStore
     stock: Stock
+    gates: GateStore
 
 
 def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | None = None) -> Stores:
@@ -44,4 +46,5 @@ def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | No
         results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds, tally),
         images=ImageStore(redis, keys),
         stock=Stock(redis, keys),
+        gates=GateStore(redis, keys),
     )

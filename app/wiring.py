@@ -28,16 +28,14 @@ from app.services import Services
 from app.stores import make_stores
 from app.tally import Tally
 from app.terminal import Desk
+from app.tunnels import Tunnels
 from app.watch import Watch
 
 
 def build(
-    config: Config,
-    celery: Celery | None = None,
-    redis: Client | None = None,
-    raw_redis: Client | None = None,
+    config: Config, celery: Celery | None = None, redis: Client | None = None, raw_redis: Client | None = None,
     openapi: str = "",
-) -> Services:
+) -> Services:  # fmt: skip
     """Return the parts of an API process; see `app.create_app`. `openapi` is the description to serve."""
     redis = redis or connect(config.redis.url)
     keys, celery = Keys(config.redis.prefix), celery or make_celery(config)
@@ -62,6 +60,7 @@ def build(
         results=stores.results,
         output=output,
         terminals=Desk(dispatch, output, stores.results, set()),
+        tunnels=Tunnels(stores, config.proxy, dispatch.clock),
         fleet=Fleet(stores.nodes, stores.line, dispatch.clock),
         nodes=stores.nodes,
         watch=watch,

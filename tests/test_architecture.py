@@ -37,6 +37,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "click": ("app.cli", "workers.cli", "rock.cli"),
     "re2": ("workers.expect",),
     "simple_websocket": ("app.api",),
+    "wsproto": ("app.api.portforward",),
+    "h11": ("app.exchange",),
     "gevent": ("app.gateway",),
     "gunicorn": ("app.gateway",),
 }
@@ -51,6 +53,8 @@ LONGER: dict[str, int] = {
     "workers.deployments.engine.Engine": 26,
     # One table: every key, one method each.
     "app.keys.Keys": 40,
+    # The port between a node and what runs its sandboxes, one verb each.
+    "workers.deployments.abstract.AbstractDeployment": 16,
     # Mounted into sandboxes as the one file that it is.
     "rock.rollout.swe_execute_sandbox": 360,
 }

@@ -73,6 +73,7 @@ class Worker:
             if not wait_for_id(self.config, self.nodes, self._stopping):
                 return
             self._patiently(lifecycle.reaper.adopt)
+            self._patiently(lifecycle.gate.announce)
             if self.config.warmup.images:
                 lifecycle.images.warm_up(self.config.warmup.images)
             self._spawn("recover", lambda: self._patiently(lambda now: lifecycle.recover(now, all=True)))
@@ -81,6 +82,7 @@ class Worker:
             if seconds := self.config.runtime.disk_check_seconds:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
             self._every("pool", lifecycle.pool.look, LOOK_EVERY if self.config.pool.sandboxes else None)
+            self._every("gate", lifecycle.gate.announce)
             self._patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tend_images, IMAGES_EVERY)
 
@@ -95,6 +97,8 @@ class Worker:
             self.heartbeat.close()
         if self.relay:
             self.relay.close()
+        if self.lifecycle:
+            self.lifecycle.gate.close()
         for thread in self._threads:
             thread.join(timeout=2)
         self.tally.close()

@@ -25,6 +25,7 @@ from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
 from workers.disk_guard import DiskGuard
 from workers.eviction import Eviction
+from workers.gate import Gate
 from workers.image_calls import ImageCalls
 from workers.pool import Pool
 from workers.reaper import Reaper
@@ -49,7 +50,8 @@ class NodeLifecycle:
         self.results, self.sandboxes, self.node_store = stores.results, stores.sandboxes, stores.nodes
         self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
         self.turns = Turns()
-        self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns)
+        self.gate = Gate(config, stores.gates, stores.sandboxes, deployment, stores.results.clock)
+        self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns, self.gate.hold)
         self.disk_guard = DiskGuard(config, stores.sandboxes, deployment, self.reaper)
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)

@@ -23,7 +23,12 @@ ADOPT_EVERY = 60.0
 class Reaper:
     """The clean-up of one node. Each pass may be repeated, and does its work one sandbox after the other; a failure ends none."""
 
-    def __init__(self, config: Config, sandboxes: SandboxStore, deployment: AbstractDeployment, turns: Turns) -> None:
+    def __init__(
+        self, config: Config, sandboxes: SandboxStore, deployment: AbstractDeployment, turns: Turns,
+        hold: Callable[[float], None] = lambda now: None,
+    ) -> None:  # fmt: skip
+        """`hold`: renews the leases of sandboxes that are in use without a call; done before any is ended."""
+        self._hold = hold
         self._node, self._most = config.node.id, config.runtime.keep_stopped_limit
         self._sandboxes, self._deployment, self._turns = sandboxes, deployment, turns
         self._adopted = 0.0
@@ -37,6 +42,7 @@ class Reaper:
         After a time without a whole round (Redis was out of reach, the machine slept) everything is compared: others may have
         taken this node for lost meanwhile, and have ended sandboxes that live here still.
         """
+        self._hold(now)
         self.reap(now)
         self.retire(now)
         if now - self._adopted >= ADOPT_EVERY or time.monotonic() - self._finished > self._away_after:

@@ -5,19 +5,19 @@ import logging
 import threading
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from flask import Flask, Response, request
 from simple_websocket import ConnectionClosed, Server
 
 from app import body
 from app.api.endpoint import PREFIX
+from app.api.sockets import Spent, check_origin
 from app.auth import Identity
 from app.commands import Ask
 from app.services import Services
 from app.terminal import Terminal
 from rock.actions import TerminalFrame, TerminalRequest, load
-from rock.errors import BadRequest, CallerFault, Forbidden, RockError
+from rock.errors import BadRequest, CallerFault, RockError
 
 log = logging.getLogger(__name__)
 
@@ -39,11 +39,11 @@ def register(app: Flask, services: Services) -> None:
 
     def handle(sandbox_id: str) -> Response:
         identity = services.keyring.identify(request.headers)
-        _same_origin()
+        check_origin("a terminal")
         wanted = _wanted()
         socket = _Socket(request.environ, ping_interval=PING_EVERY, max_message_size=LARGEST_FRAME)
         _serve(services, socket, sandbox_id, wanted, identity)
-        return _Spent()
+        return Spent()
 
     app.add_url_rule(f"{PREFIX}/sandboxes/<sandbox_id>/terminal", "terminal", handle, websocket=True)
 
@@ -61,20 +61,6 @@ class _Socket(Server):
             self.event.set()
             return False
         return going
-
-
-class _Spent(Response):
-    """The answer on a connection that has been a WebSocket: none, and gunicorn must not try."""
-
-    def __call__(self, *args: Any) -> Any:
-        raise StopIteration
-
-
-def _same_origin() -> None:
-    """Refuse a page of another site: browsers let any page open a WebSocket anywhere. Raises Forbidden."""
-    origin = request.headers.get("Origin")
-    if origin and urlsplit(origin).netloc != request.host:
-        raise Forbidden("a terminal cannot be opened by a page of another site")
 
 
 def _wanted() -> TerminalRequest:

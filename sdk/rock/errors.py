@@ -8,7 +8,8 @@
     │   ├── NoCapacity  PullFailed  StartTimeout  NodeLost  Unavailable (503)      retryable
     │   └── ImageNotFound  ImageAccess  StartFailed  SandboxGone  Internal
     └── CommandFault   6000  the command itself failed
-        └── SessionEnded  CommandFailed  CommandTimeout  Cancelled  OutOfMemory
+        ├── SessionEnded  CommandFailed  CommandTimeout  Cancelled  OutOfMemory
+        └── PortClosed  ProgramFault    what listens in a sandbox, or does not
 
 An error travels as data: `to_envelope` on one side, `from_envelope` on the other, joined by `kind`.
 """
@@ -217,10 +218,24 @@ class OutOfMemory(CommandFault):
     kind = "out_of_memory"
 
 
+class PortClosed(CommandFault):
+    """Nothing in the sandbox listens on the port that was asked for; a program may still be starting."""
+
+    kind = "port_closed"
+    retryable = True
+
+
+class ProgramFault(CommandFault):
+    """The program that listens in the sandbox broke the connection, or answered with what is no HTTP."""
+
+    kind = "program_fault"
+
+
 _CONCRETE: tuple[type[RockError], ...] = (
     BadRequest, NotFound, AlreadyExists, Forbidden, NotRunning, Unauthorized, RouteNotFound, MethodNotAllowed, TooLarge,
     NoCapacity, ImageNotFound, ImageAccess, PullFailed, StartFailed, StartTimeout, NodeLost, SandboxGone, Unavailable,
     Internal, SessionEnded, CommandFailed, CommandTimeout, Cancelled, OutOfMemory,
+    PortClosed, ProgramFault,
 )  # fmt: skip
 
 KINDS: Mapping[str, type[RockError]] = {error.kind: error for error in _CONCRETE}

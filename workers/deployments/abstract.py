@@ -6,6 +6,7 @@ so the agent, the relay and the reaper are written once and tested against the o
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -266,6 +267,14 @@ class AbstractDeployment(Protocol):
             stdin: what to feed it, or None for an empty input.
             user: name or number, None for the one that the container runs as.
         Errors: SandboxGone; BadRequest (no such user or program).
+        """
+
+    def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
+        """Return a blocking connection to a program that listens in the sandbox, and to nothing else.
+
+        Params:
+            timeout: seconds for each address of the sandbox.
+        Errors: SandboxGone, PortClosed; BadRequest where no port of the sandbox can be reached from the node.
         """
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,7 @@ from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unava
 from workers.deployments import cgroups, podman, snapshot, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
+from workers.deployments.dialing import into_container
 from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import event_of, measure, state_of, usage_between
 from workers.deployments.exec_stream import EngineExec, check_argv
@@ -56,16 +58,8 @@ class DockerDeployment:
     isolation = True
 
     def __init__(
-        self,
-        engine: Engine,
-        images: Images,
-        *,
-        cluster: str,
-        node: str,
-        boot_argv: list[str],
-        ulimits: Ulimits,
-        name: str,
-    ) -> None:
+        self, engine: Engine, images: Images, *, cluster: str, node: str, boot_argv: list[str], ulimits: Ulimits, name: str
+    ) -> None:  # fmt: skip
         self.name = name
         version = engine.version()
         self.description = f"containers of {version} at {engine.endpoint.url}"
@@ -195,6 +189,11 @@ class DockerDeployment:
             lambda: self._kill_marked(sandbox_id, mark),
         )
 
+    def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
+        """Connect to a port of the container. Errors: SandboxGone, PortClosed; BadRequest where it has none in reach."""
+        facts = self._engine.inspect(self._name(sandbox_id))
+        return into_container(sandbox_id, facts, port, timeout, local=self._engine.endpoint.is_local)
+
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
         """Report what happens to our containers until `stop` is set; after a break it goes on where it was."""
         since = time.time()
@@ -229,12 +228,9 @@ class DockerDeployment:
         labels = {**self._labels, LABEL_SANDBOX: spec.sandbox_id}
         limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
         body: Mapping[str, Any] = create_body(
-            limited,
-            boot_argv=self._boot_argv,
-            labels=labels,
-            image_env=self.images.facts(spec.image).env,
+            limited, boot_argv=self._boot_argv, labels=labels, image_env=self.images.facts(spec.image).env,
             ulimits=self._ulimits,
-        )
+        )  # fmt: skip
         try:
             self._engine.create(self._name(spec.sandbox_id), dict(body), doing)
         except NoDiskLimit:

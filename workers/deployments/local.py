@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from typing import Any
 
 from app.keys import check_name
 from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone, StartFailed
-from workers.deployments import local_launch, processes
+from workers.deployments import dialing, local_launch, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import QUIET
 from workers.deployments.local_streams import FifoStream, ProcessExec
@@ -204,6 +205,16 @@ class LocalDeployment:
             raise BadRequest(f"user {user}: the local deployment runs everything as the user of the service")
         folder = self._folder(sandbox_id)
         return ProcessExec(argv, folder / "home", self._environment(sandbox_id, about["env"]), stdin)
+
+    def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
+        """Connect to a port of this machine that a process of the sandbox listens on. Errors: SandboxGone, PortClosed."""
+        pid = self._pid(sandbox_id)
+        if not pid:
+            raise SandboxGone(f"cannot connect to sandbox {sandbox_id}: it is not running", sandbox_id=sandbox_id)
+        # All share the machine's network, the service's own Redis included: only what is the sandbox's may be reached.
+        if not dialing.listens((one.pid for one in processes.tree(pid, self._marker(sandbox_id))), port):
+            raise dialing.closed(sandbox_id, port)
+        return dialing.dial(sandbox_id, port, dialing.LOOPBACK, timeout)
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
         """Report main processes that end, by looking four times a second."""

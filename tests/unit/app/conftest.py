@@ -9,6 +9,7 @@ import pytest
 
 from app.calls import Call, ClaimWord, call_id
 from app.database import connect
+from app.gate_store import GateStore
 from app.image_store import ImageStore
 from app.keys import Keys
 from app.line import Line
@@ -50,7 +51,7 @@ class World:
     @property
     def stores(self):
         return Stores(self.line, self.sandboxes, self.nodes, self.results, ImageStore(self.redis, self.keys),
-                      Stock(self.redis, self.keys))  # fmt: skip
+                      Stock(self.redis, self.keys), GateStore(self.redis, self.keys))  # fmt: skip
 
     def node(self, node_id="n1", cpus=2.0, memory=8 * GB, token="t", cluster=""):
         record = NodeRecord(node_id, cpus, memory, labels={"cluster": cluster}, pool=pool_of(cluster))

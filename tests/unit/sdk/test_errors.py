@@ -21,12 +21,12 @@ def test_the_kinds_of_the_contract_and_their_codes():
     codes = {
         4000: "bad_request not_found already_exists forbidden not_running unauthorized too_large",
         5000: "no_capacity image_not_found image_access pull_failed start_failed start_timeout node_lost sandbox_gone unavailable internal",
-        6000: "session_ended command_failed command_timeout cancelled out_of_memory",
+        6000: "session_ended command_failed command_timeout cancelled out_of_memory port_closed program_fault",
     }  # fmt: skip
     for code, kinds in codes.items():
         assert {errors.KINDS[kind].code for kind in kinds.split()} == {code}
     retryable = {kind for kind, cls in errors.KINDS.items() if cls.retryable}
-    assert retryable == {"no_capacity", "pull_failed", "start_timeout", "node_lost", "unavailable"}
+    assert retryable == {"no_capacity", "pull_failed", "start_timeout", "node_lost", "unavailable", "port_closed"}
     http = {kind: cls.http_status for kind, cls in errors.KINDS.items() if cls.http_status != 200}
     assert http == {"unauthorized": 401, "route_not_found": 404, "method_not_allowed": 405, "too_large": 413, "unavailable": 503}  # fmt: skip
 

@@ -10,6 +10,7 @@ import pytest
 from app.calls import Call, Route, call_id
 from app.config import load
 from app.database import connect
+from app.gate_store import GateStore
 from app.image_store import ImageStore
 from app.keys import Keys
 from app.line import Line
@@ -65,7 +66,8 @@ class World:
         self.redis, keys, self.numbers = connect(redis_url), Keys(prefix), iter(range(100))
         line = Line(self.redis, keys)
         self.stores = Stores(line, SandboxStore(self.redis, keys, line), NodeStore(self.redis, keys, line),
-                             ResultStore(self.redis, keys), ImageStore(self.redis, keys), Stock(self.redis, keys))  # fmt: skip
+                             ResultStore(self.redis, keys), ImageStore(self.redis, keys), Stock(self.redis, keys),
+                             GateStore(self.redis, keys))  # fmt: skip
         self.stores.nodes.register("n1", "t", NodeRecord("n1", 99.0, 2**40), time.time())
         self.engine, self.relay = Engine(), Relay()
         self.lifecycle = NodeLifecycle(load("test", environ), self.stores, None, None, self.engine)

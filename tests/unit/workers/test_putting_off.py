@@ -54,7 +54,7 @@ def test_a_call_that_meets_redis_away_stays_in_flight(config, error, failures):
         def statistics(self, sandbox_id):
             raise error
 
-    stores = Stores(Away(), Away(), Away(), results, Away(), Away())
+    stores = Stores(Away(), Away(), Away(), results, Away(), Away(), Away())
     lifecycle = NodeLifecycle(config, stores, Away(), Away(), Deployment())
     lifecycle.statistics("c" * 32)
     assert len(results.failed) == failures

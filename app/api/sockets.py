@@ -1,0 +1,32 @@
+"""What routes share that take a connection over from the server."""
+
+import socket
+from typing import Any
+
+from flask import Response, request
+
+from rock.errors import Forbidden, Internal
+
+
+class Spent(Response):
+    """The answer on a connection that has been taken over: none, and gunicorn must not try."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Tell gunicorn to let go of the connection."""
+        raise StopIteration
+
+
+def check_origin(what: str) -> None:
+    """Refuse a page of another site: browsers let any page open a WebSocket anywhere. Raises Forbidden."""
+    origin = request.headers.get("Origin")
+    if origin and origin not in (f"http://{request.host}", f"https://{request.host}"):
+        raise Forbidden(f"{what} cannot be opened by a page of another site")
+
+
+def connection() -> socket.socket:
+    """Return the connection on which the request came. Raises Internal under a server that does not give it."""
+    found = request.environ.get("gunicorn.socket") or request.environ.get("werkzeug.socket")
+    if found is None:
+        raise Internal("this server does not give connections away, so it cannot have WebSockets")
+    given: socket.socket = found
+    return given

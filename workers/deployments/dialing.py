@@ -1,0 +1,195 @@
+"""Connections to programs that listen in a sandbox, and never to anything else.
+
+A container is entered, not addressed: the socket is made in the container's network namespace, so it reaches the container's own
+loopback (where many programs listen, and which one without a network has too) and cannot leave it for anybody else's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from pathlib import Path
+from typing import Any
+
+from rock.errors import BadRequest, PortClosed, SandboxGone
+from workers.deployments.engine_facts import state_of
+
+_PROC = Path("/proc")
+_CLONE_NEWNET = 0x40000000
+_LISTENS = "0A"
+"""The state of a listening socket in /proc/net/tcp."""
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PLAIN_RUNTIMES = ("runc", "crun", "youki", "io.containerd.runc")
+LOOPBACK = ("127.0.0.1", "::1")
+
+Make = Callable[[socket.AddressFamily], socket.socket]
+
+
+def into_container(
+    sandbox_id: str, facts: Mapping[str, Any] | None, port: int, timeout: float, *, local: bool
+) -> socket.socket:
+    """Return a connection to a port of a container.
+
+    Params:
+        facts: the engine's inspect answer, None where it has no such container.
+        timeout: seconds for each of its addresses.
+        local: the engine is on this machine.
+    Errors: SandboxGone, PortClosed; BadRequest where no port of it can be reached from this node.
+    """
+    if facts is None or not facts["State"]["Running"]:
+        raise SandboxGone(f"cannot connect to sandbox {sandbox_id}: it is not running", sandbox_id=sandbox_id)
+    if not local:
+        raise BadRequest(
+            f"ports of sandbox {sandbox_id} cannot be reached: its node drives the engine of another machine; "
+            "use a node on that machine",
+            sandbox_id=sandbox_id,
+        )
+    address = state_of(facts).ip
+    own = [address] if address else []
+    runtime = str(facts.get("OCIRuntime") or facts["HostConfig"].get("Runtime") or "runc")
+    # A runtime with a network stack of its own (gVisor, Kata) has its loopback where no namespace of the kernel is.
+    if runtime.startswith(_PLAIN_RUNTIMES):
+        with within(int(facts["State"]["Pid"]), str(facts["Id"])) as make:
+            if make is not None:
+                return dial(sandbox_id, port, [*LOOPBACK, *own], timeout, make)
+    if not own:
+        raise BadRequest(
+            f"ports of sandbox {sandbox_id} cannot be reached: it has no network that its node is in, and the node may not "
+            "enter the sandbox's own; start it with a network, or run the node as root",
+            sandbox_id=sandbox_id,
+        )
+    return dial(sandbox_id, port, own, timeout)
+
+
+def dial(
+    sandbox_id: str, port: int, hosts: Iterable[str], timeout: float, make: Make = lambda family: socket.socket(family)
+) -> socket.socket:
+    """Return a connection to the first of `hosts`, addresses of one sandbox, where a program takes it.
+
+    Params:
+        timeout: seconds for each.
+        make: makes the socket.
+    Errors: PortClosed; OSError where no socket can be made.
+    """
+    said: OSError | None = None
+    for host in hosts:
+        try:
+            connection = make(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        except OSError as error:
+            if error.errno != errno.EAFNOSUPPORT:
+                raise
+            continue  # a machine without IPv6
+        try:
+            connection.settimeout(timeout)
+            connection.connect((host, port))
+            return connection
+        except OSError as error:
+            connection.close()
+            # Nobody there is the better answer than an address that the sandbox does not have.
+            said = said if isinstance(said, ConnectionRefusedError) else error
+    raise closed(sandbox_id, port, said)
+
+
+def closed(sandbox_id: str, port: int, error: OSError | None = None) -> PortClosed:
+    """Return the error for a port where nobody takes a connection."""
+    why = "" if error is None or isinstance(error, ConnectionRefusedError) else f" ({error.strerror or error})"
+    return PortClosed(
+        f"nothing listens on port {port} of sandbox {sandbox_id}{why}: start the program there, and try again once it is up",
+        sandbox_id=sandbox_id,
+        port=port,
+    )
+
+
+@contextlib.contextmanager
+def within(pid: int, container_id: str) -> Iterator[Make | None]:
+    """Give what makes sockets in the network namespace of a container's main process.
+
+    Params:
+        pid: the process, as the engine tells it.
+        container_id: the engine's id; it is part of the process's control group, which shows that the process is the one meant.
+    Returns:
+        None where the namespace cannot be entered: no such process here, no right to, or it is this process's own.
+    """
+    try:
+        space = os.open(_PROC / str(pid) / "ns" / "net", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        yield None
+        return
+    try:
+        yield (lambda family: _socket_in(space, family)) if _may_enter(space, pid, container_id) else None
+    finally:
+        os.close(space)
+
+
+def _may_enter(space: int, pid: int, container_id: str) -> bool:
+    """Return whether a namespace that was opened is that container's, and sockets can be made there."""
+    try:
+        # Read after it was opened: a process that has ended meanwhile, and whose id is used again, shows here.
+        if container_id not in (_PROC / str(pid) / "cgroup").read_text() or _is_ours(space):
+            return False
+        _socket_in(space, socket.AF_INET).close()
+    except OSError:
+        return False
+    return True
+
+
+def _is_ours(space: int) -> bool:
+    ours, its = os.stat(_PROC / "self" / "ns" / "net"), os.fstat(space)
+    return (ours.st_dev, ours.st_ino) == (its.st_dev, its.st_ino)
+
+
+def _socket_in(space: int, family: socket.AddressFamily) -> socket.socket:
+    """Return a socket of a network namespace. Errors: OSError."""
+    made: list[socket.socket | OSError] = []
+
+    def make() -> None:
+        try:
+            if _LIBC.setns(space, _CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+            made.append(socket.socket(family))
+        except OSError as error:
+            made.append(error)
+
+    # A thread's namespace is its own, and this one ends here: no other work can find itself elsewhere. A socket stays where it was made.
+    thread = threading.Thread(target=make, name="netns")
+    thread.start()
+    thread.join()
+    if isinstance(made[0], OSError):
+        raise made[0]
+    return made[0]
+
+
+def listens(pids: Iterable[int], port: int) -> bool:
+    """Return whether one of these processes of this machine holds a socket that listens on a port."""
+    sockets = _listening(port)
+    return bool(sockets) and any(not sockets.isdisjoint(_sockets_of(pid)) for pid in pids)
+
+
+def _listening(port: int) -> Set[str]:
+    """Return the names, as links in /proc/<pid>/fd, of the sockets that listen on a port."""
+    found = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            lines = (_PROC / "net" / table).read_text().splitlines()[1:]
+        except FileNotFoundError:
+            continue  # a machine without IPv6
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+                found.add(f"socket:[{fields[9]}]")
+    return found
+
+
+def _sockets_of(pid: int) -> Set[str]:
+    folder, found = _PROC / str(pid) / "fd", set()
+    try:
+        for name in os.listdir(folder):
+            found.add(os.readlink(folder / name))
+    except OSError:
+        return found  # it has ended, or has closed that one meanwhile
+    return found
