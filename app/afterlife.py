@@ -1,4 +1,4 @@
-"""What can be done with a sandbox that has stopped: bring it back with its files, or delete it for good."""
+"""What can be done with the files of a sandbox: bring it back with them, make more of it, or delete it for good."""
 
 import logging
 from dataclasses import replace
@@ -12,6 +12,7 @@ from app.dispatch import Dispatch, envelope
 from app.records import Event, PhaseName, SandboxRecord, State
 from app.results import refusal
 from app.stores import Stores
+from rock.actions import ForkRequest, dump
 from rock.errors import BadRequest, NoCapacity, NodeLost, NotFound, RockError
 
 log = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ _REMEMBERED = 60
 
 
 class Afterlife:
-    """Restarts and deletes stopped sandboxes."""
+    """Restarts and deletes stopped sandboxes, and forks any."""
 
     def __init__(self, stores: Stores, dispatch: Dispatch, runtime: Runtime) -> None:
         self._sandboxes, self._nodes, self._results = stores.sandboxes, stores.nodes, stores.results
@@ -78,6 +79,20 @@ class Afterlife:
             )  # fmt: skip
             text = f"Sandbox {sandbox_id} is deleted; node {record.node} is lost and removes its files when it is back"
             return envelope(text, text)
+
+    def fork(self, sandbox_id: str, request: ForkRequest, ask: Ask) -> str:
+        """Make sandboxes with the files of this one on its node; return the envelope of a ForkResponse.
+
+        Like it in all else that its record tells; they are the caller's, and none has sessions or processes of it.
+
+        Raises:
+            NotFound: no such sandbox for this caller.
+            NodeLost: its node is silent.
+            Unavailable: Redis or the queue is down.
+        """
+        body = {name: value for name, value in dump(request).items() if name not in ("request_id", "wait")}
+        call = new_call(Route.FORK, sandbox_id, body, ask, self._dispatch.clock(), None)
+        return self._dispatch.ask(call, NodeTask.FORK, wait=ask.wait, admin=ask.identity.admin, need_running=False)
 
     def mounts(self, sandbox_id: str, ask: Ask) -> list[dict[str, object]]:
         """Return the mounts that a sandbox was started with: type, source, target, read_only. Raises NotFound."""

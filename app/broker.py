@@ -23,6 +23,7 @@ class NodeTask(StrEnum):
     STOP = "node.stop"
     DELETE = "node.delete"
     COMMIT = "node.commit"
+    FORK = "node.fork"
     WARM = "node.warm"
     REMOVE_IMAGE = "node.remove_image"
     TRANSFER = "node.transfer"

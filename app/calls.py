@@ -26,6 +26,7 @@ class Route(StrEnum):
     RESTART = "restart"
     DELETE = "delete"
     COMMIT = "commit"
+    FORK = "fork"
     # For a node itself, not for a sandbox on it.
     WARM = "warmup"
     REMOVE_IMAGE = "remove_image"

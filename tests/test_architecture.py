@@ -63,7 +63,15 @@ BROAD = (
     # Borders: here a fault becomes an envelope.
     *("app.gem.inside", "workers.agent", "workers.lifecycle", "workers.tasks"),
     # Threads and loops: nobody is there to catch it, so it is logged or handed to those who wait.
-    *("workers", "workers.background", "workers.commits", "workers.images", "workers.jobs", "workers.link"),
+    *(
+        "workers",
+        "workers.background",
+        "workers.commits",
+        "workers.forks",
+        "workers.images",
+        "workers.jobs",
+        "workers.link",
+    ),
 )
 """Modules that may catch everything."""
 

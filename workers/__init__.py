@@ -83,6 +83,7 @@ class Worker:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
             self._every("pool", lifecycle.pool.look, LOOK_EVERY if self.config.pool.sandboxes else None)
             self._every("gate", lifecycle.gate.announce)
+            self._every("forks", lifecycle.forks.clean)
             self._patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tend_images, IMAGES_EVERY)
 

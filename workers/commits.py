@@ -88,7 +88,7 @@ class Commits:
         images = self._deployment.images
         if images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
-        home = self._make(call, image)
+        home = self.make(call, image)
         user, password = call.body.get("username"), call.body.get("password")
         if not (registry_of(image) and user and password):
             return
@@ -102,8 +102,8 @@ class Commits:
             raise
         self._images.note(image, replace(home, pushed=True))
 
-    def _make(self, call: Call, image: str) -> Home:
-        """Make the image, and return what was noted of it."""
+    def make(self, call: Call, image: str) -> Home:
+        """Make an image of the call's sandbox for the call's owner, and return what was noted of it."""
         # Noted first: what a killed worker leaves behind has its owner, who alone can start it, and its redo may replace it.
         begun = Home(self._node, call.owner, self._results.clock())
         self._images.note(image, begun)

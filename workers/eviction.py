@@ -18,14 +18,15 @@ class Eviction:
     """The images of one node that starts and warmups have fetched or used; what else the engine has is not the service's to remove.
 
     Never goes: what a container was made from, running or stopped; what is being fetched or was just asked for; what
-    `warmup.images` names; a commit that no registry has.
+    `warmup.images` names, or the pool; a commit that no registry has.
     """
 
     def __init__(self, config: Config, images: ImageStore, deployment: AbstractDeployment) -> None:
         runtime = config.runtime
         self._node, self._images, self._deployment = config.node.id, images, deployment
         self._percent, self._after = runtime.image_evict_percent, runtime.image_evict_seconds
-        self._kept = {full_name(image) for image in config.warmup.images}
+        pooled = [kind.image for kind in config.pool.sandboxes]
+        self._kept = {full_name(image) for image in (*config.warmup.images, *pooled)}
 
     def run(self, now: float) -> int:
         """Remove what may go, what was used longest ago first, until the disk is below the threshold; return how many."""

@@ -152,12 +152,13 @@ class Images:
         self._facts.pop(image, None)
         return self._engine.remove_image(image)
 
-    def evict(self, image: str) -> bool:
-        """Remove an image unless any container was made from it, or somebody fetches it or has just asked for it; True if it went."""
+    def evict(self, image: str, *, asked_for: bool = False) -> bool:
+        """Remove an image unless any container was made from it, or somebody fetches it or (without `asked_for`) has just asked for it; True if it went."""
         image = full_name(image)
         with self._lock:
             fetched = any(key[0] == image for key in self._fetches)
-            if fetched or time.monotonic() - self._asked.get(image, float("-inf")) < JUST_ASKED:
+            since = time.monotonic() - self._asked.get(image, float("-inf"))
+            if fetched or (since < JUST_ASKED and not asked_for):
                 return False
             self._leaving.add(image)
             self._facts.pop(image, None)

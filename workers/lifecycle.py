@@ -25,6 +25,7 @@ from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
 from workers.disk_guard import DiskGuard
 from workers.eviction import Eviction
+from workers.forks import Forks
 from workers.gate import Gate
 from workers.image_calls import ImageCalls
 from workers.pool import Pool
@@ -56,6 +57,7 @@ class NodeLifecycle:
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self._image_store, self._eviction = stores.images, Eviction(config, stores.images, deployment)
+        self.forks = Forks(config, stores, deployment, self.commits, self.reaper)
         # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
         starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
         # Calls that bring up a container just now: the pool waits for them.
@@ -65,7 +67,8 @@ class NodeLifecycle:
         self._lost: dict[str, Callable[[str], None]] = {
             Route.START.value: starts.begin, Route.RESTART.value: starts.begin, Route.STOP.value: others.begin,
             Route.DELETE.value: others.begin, Route.REMOVE_IMAGE.value: others.begin, Route.STATISTICS.value: others.begin,
-            Route.COMMIT.value: self.commits.begin, Route.WARM.value: self.images.warm, Route.UPLOAD.value: self._transfers.give_up,
+            Route.COMMIT.value: self.commits.begin, Route.FORK.value: self.forks.begin,
+            Route.WARM.value: self.images.warm, Route.UPLOAD.value: self._transfers.give_up,
         }  # fmt: skip
         self._busy: set[str] = set()
         self._lock = threading.Lock()

@@ -25,6 +25,7 @@ def register(celery: Celery, agent: NodeAgent | None, lifecycle: NodeLifecycle |
             NodeTask.STOP: lifecycle.stop,
             NodeTask.DELETE: lifecycle.delete,
             NodeTask.COMMIT: lifecycle.commits.begin,
+            NodeTask.FORK: lifecycle.forks.begin,
             NodeTask.WARM: lifecycle.images.warm,
             NodeTask.REMOVE_IMAGE: lifecycle.remove_image,
             NodeTask.TRANSFER: lifecycle.transfer,

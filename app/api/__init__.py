@@ -28,6 +28,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Begin to make an image of a sandbox; it is pushed when its name begins with a registry and credentials are given."),
     Endpoint("GET", "/commit/<sandbox_id>", None, actions.CommitStatusResponse, afterlife.commit_status,
              "Tell how a sandbox's last commit stands."),
+    Endpoint("POST", "/sandboxes/<sandbox_id>/fork", actions.ForkRequest, actions.ForkResponse, afterlife.fork,
+             "Make sandboxes with a sandbox's files, all that are asked for or none; its running processes are not copied."),
     Endpoint("POST", "/remove_image", actions.RemoveImageRequest, actions.RemoveImageResponse, images.remove,
              "Remove an image from every node, or from one; one that is nowhere counts as removed."),
     Endpoint("POST", "/warmup/tasks", actions.WarmupRequest, actions.WarmupResponse, images.warm,

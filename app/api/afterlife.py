@@ -1,4 +1,4 @@
-"""Routes about what outlives a sandbox's processes: restart, delete, commit, mounts."""
+"""Routes about what outlives a sandbox's processes: restart, delete, commit, fork, mounts."""
 
 from app.api.endpoint import Incoming, path_id
 from app.dispatch import envelope
@@ -28,6 +28,11 @@ def mounts(services: Services, incoming: Incoming) -> str:
 def commit(services: Services, incoming: Incoming) -> str:
     """Begin to make an image of a sandbox."""
     return services.commits.commit(incoming.data, incoming.ask)
+
+
+def fork(services: Services, incoming: Incoming) -> str:
+    """Make sandboxes with the files of the one that the path names."""
+    return services.afterlife.fork(path_id(incoming), incoming.data, incoming.ask)
 
 
 def commit_status(services: Services, incoming: Incoming) -> str:

@@ -49,7 +49,7 @@ class FakeNode:
         """Register every task of a node."""
         verbs = {
             NodeTask.CALL: self.call, NodeTask.CANCEL: self.cancel, NodeTask.START: self.start, NodeTask.STOP: self.stop,
-            NodeTask.DELETE: self.delete, NodeTask.COMMIT: self.commit, NodeTask.WARM: self.image,
+            NodeTask.DELETE: self.delete, NodeTask.COMMIT: self.commit, NodeTask.FORK: self.fork, NodeTask.WARM: self.image,
             NodeTask.REMOVE_IMAGE: self.image, NodeTask.TRANSFER: self.transfer, NodeTask.STATISTICS: self.call,
         }  # fmt: skip
         for task, verb in verbs.items():
@@ -133,6 +133,13 @@ class FakeNode:
         if call is not None:
             self.ran.append(call_id)
             self.held.append(call)
+
+    def fork(self, call_id: str) -> None:
+        call = self.stores.results.take(call_id, time.time())
+        if call is not None:
+            self.ran.append(call_id)
+            made = [{"sandbox_id": f"{call_id}{number}"} for number in range(call.body["count"])]
+            self.stores.results.complete(call_id, success({"sandboxes": made}), time.time())
 
     def finish_commit(self, error: RockError | None = None) -> None:
         """End the commit that is held, as a node's thread would."""

@@ -268,9 +268,7 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
     sandbox_id, deployment = sandboxes.start(), sandboxes.deployment
     tag = "localhost/rock-test/deployments-commit:1"
     if not deployment.isolation:
-        with pytest.raises(BadRequest, match="no images"):
-            deployment.commit(sandbox_id, tag)
-        return
+        pytest.skip("what a local node keeps instead has tests of its own (test_local_copies)")
     hand = sandboxes.hand(sandbox_id)
     hand.ask("echo running >/state")
     made: set[str] = set()
@@ -284,9 +282,12 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
             made.add(deployment._engine.image(tag)["Id"])
             other = sandboxes.start(image=tag)
             assert printed(sandboxes, other, "read -r x </state; echo $x") == f"{state}\n"
+            assert not deployment.images.evict(tag, asked_for=True), "a running sandbox uses it"
+            deployment.stop(other)
+            assert not deployment.images.evict(tag, asked_for=True), "a stopped one still does"
             deployment.remove(other)
     finally:
-        assert deployment.images.remove(tag)
+        assert deployment.images.evict(tag, asked_for=True)
     assert not deployment.images.has(tag) and not deployment.images.remove(tag)
     assert len(made) == 2 and not any(deployment._engine.image(one) for one in made), (
         "a replaced image must not stay nameless"

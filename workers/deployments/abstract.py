@@ -177,8 +177,12 @@ class NodeImages(Protocol):
     def remove(self, image: str) -> bool:
         """Remove an image, though containers may use it; True if the node had it."""
 
-    def evict(self, image: str) -> bool:
-        """Remove an image that no container was made from and that nobody is fetching or has just asked for; True if it went."""
+    def evict(self, image: str, *, asked_for: bool = False) -> bool:
+        """Remove an image that no container was made from and that nobody is fetching or has just asked for; True if it went.
+
+        Params:
+            asked_for: though somebody has just asked for it.
+        """
 
     def disk_percent(self) -> float | None:
         """Return how full the disk is that images are on, None where that cannot be seen."""

@@ -25,41 +25,13 @@ from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone, StartF
 from workers.deployments import dialing, local_launch, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import QUIET
+from workers.deployments.local_copies import Copies, make_writable
 from workers.deployments.local_streams import FifoStream, ProcessExec
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _NOTE = "local deployment: no isolation; cpu, memory, disk and pids limits are not enforced"
-_NO_IMAGES = "the local deployment has no images; this needs a node with a container engine"
 _LOOK_EVERY = 0.25
-
-
-class NoImages:
-    """The images of a node that has none."""
-
-    def names(self) -> Sequence[str]:
-        """Return none: every image is this machine."""
-        return ()
-
-    def has(self, image: str) -> bool:
-        """Return False."""
-        return False
-
-    def push(self, image: str, credentials: Credentials) -> None:
-        """Refuse. Errors: BadRequest."""
-        raise BadRequest(_NO_IMAGES)
-
-    def remove(self, image: str) -> bool:
-        """Return False: there was none."""
-        return False
-
-    def evict(self, image: str) -> bool:
-        """There is nothing to remove."""
-        return False
-
-    def disk_percent(self) -> float | None:
-        """There is nothing on any disk."""
-        return None
 
 
 class LocalDeployment:
@@ -79,7 +51,7 @@ class LocalDeployment:
     def __init__(
         self, data_dir: Path, *, cluster: str, node: str, boot_argv: list[str], environ: Mapping[str, str]
     ) -> None:
-        self.images = NoImages()
+        self.images = Copies(data_dir / "copies")
         self._root = data_dir / "sandboxes"
         self._owner = {"cluster": cluster, "node": node}
         self._boot_argv = list(boot_argv)
@@ -94,7 +66,7 @@ class LocalDeployment:
         deadline: float | None = None,
         progress: Callable[[str], None] = lambda text: None,
     ) -> str:
-        """Say that there are no images here: the machine's own files are what a sandbox sees."""
+        """Say that there are no images here: the machine's own files are what a sandbox sees, and perhaps a copy of another's folder."""
         progress(f"local deployment: image {image} is not used, the sandbox sees this machine's own files")
         return "local"
 
@@ -119,6 +91,7 @@ class LocalDeployment:
             ) from None
         try:
             env = {**QUIET, "PATH": _PATH, "LANG": "C.UTF-8", **self._env, **spec.env, **spec.options.env}
+            self.images.lay_out(spec.image, folder / "home")
             about = {**self._owner, "cpus": spec.cpus, "memory": spec.memory_bytes, "env": env}
             _write(folder / "about.json", about)
             return self._launch(spec.sandbox_id, folder, env)
@@ -150,8 +123,11 @@ class LocalDeployment:
             raise StartFailed(f"sandbox {sandbox_id}: some of its processes cannot be killed")
 
     def commit(self, sandbox_id: str, image: str) -> str:
-        """Refuse. Errors: BadRequest."""
-        raise BadRequest(_NO_IMAGES)
+        """Copy the sandbox's own folder; what runs goes on meanwhile. Errors: SandboxGone."""
+        if self._about(sandbox_id) is None:
+            raise SandboxGone(f"cannot copy sandbox {sandbox_id}: it is not on this node")
+        self.images.keep(image, self._folder(sandbox_id) / "home")
+        return image
 
     def remove(self, sandbox_id: str) -> None:
         """Kill the whole tree and remove the folder."""
@@ -159,7 +135,7 @@ class LocalDeployment:
             return
         processes.kill_tree(self._pid(sandbox_id), self._marker(sandbox_id))
         folder = self._folder(sandbox_id)
-        shutil.rmtree(folder, onerror=_make_writable)
+        shutil.rmtree(folder, onerror=make_writable)
 
     def inspect(self, sandbox_id: str) -> ContainerState:
         """Return the state; how a main process ended is not known here, as it is nobody's child."""
@@ -287,12 +263,3 @@ def _write(path: Path, value: Mapping[str, Any]) -> None:
     with os.fdopen(descriptor, "w") as file:
         json.dump(value, file)
     temporary.replace(path)
-
-
-def _make_writable(function: Callable[[str], None], path: str, error: Any) -> None:
-    """Help a removal past folders without write permission; what is gone already is as wanted."""
-    if issubclass(error[0], FileNotFoundError):
-        return
-    os.chmod(os.path.dirname(path), 0o700)
-    os.chmod(path, 0o700)
-    function(path)

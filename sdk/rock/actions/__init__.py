@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from rock.actions.codec import dump, load, parse, revive, schema_of
 from rock.actions.envhub import EnvEntry, EnvNameRequest, GemSpec, ListEnvsRequest, RegisterEnvRequest
+from rock.actions.forks import ForkRequest, ForkResponse
 from rock.actions.gem import EnvListResponse, EnvResetResponse, EnvSandboxResponse, EnvStepResponse
 from rock.actions.images import RemoveImageResponse, WarmupResponse
 from rock.actions.nodes import NodeListResponse, NodeResponse
@@ -79,7 +80,7 @@ __all__ = [
     "CloseResponse", "CloseSessionRequest", "CloseSessionResponse", "Command", "CommandResponse", "CommitPhase",
     "CommitRequest", "CommitStatusResponse", "CreateBashSessionRequest", "CreateBashSessionResponse",
     "CreateSessionRequest", "CreateSessionResponse", "EnvCloseRequest", "EnvEntry", "EnvMakeRequest", "EnvNameRequest", "EnvResetRequest",
-    "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "IsAliveResponse", "ListEnvsRequest",
+    "EnvStepRequest", "ExecuteBashSessionResponse", "FileResponse", "FileUploadResponse", "ForkRequest", "ForkResponse", "IsAliveResponse", "ListEnvsRequest",
     "NodeListResponse", "NodeResponse",
     "Observation", "OutputResponse", "Phase", "PhaseStatus", "ReadFileRequest", "ReadFileResponse", "RegisterEnvRequest",
     "RemoveImageRequest", "RemoveImageResponse", "ResponseStatus", "SandboxListResponse", "SandboxRequest", "SandboxStatusResponse",

@@ -276,6 +276,36 @@ def test_a_cancelled_start_leaves_no_sandbox():
     asyncio.run(body())
 
 
+@with_sandbox
+async def test_forks_are_sandboxes_of_their_own(fake, sandbox):
+    sandbox.config.env = {"A": "b"}
+    sandbox.config.docker_args = ["--init"]
+    two = {"sandboxes": [started(name)["result"] for name in ("f1", "f2")]}
+    fake.on("/sandboxes/s1/fork", success(two))
+    fake.on("/execute", success({"stdout": "", "stderr": "", "exit_code": 0}))
+    forks = await sandbox.fork(2)
+    body = fake.requests("/sandboxes/s1/fork")[0].body
+    assert (body["count"], body["env"], body["docker_args"], body["startup_timeout"]) == (
+        2,
+        {"A": "b"},
+        ["--init"],
+        180,
+    )
+    assert [(one.sandbox_id, one.host_name) for one in forks] == [("f1", "h"), ("f2", "h")]
+    await forks[1].execute(Command(command=["true"]))
+    assert fake.seen[-1].body["sandbox_id"] == "f2" and sandbox.sandbox_id == "s1"
+
+
+@with_sandbox
+async def test_a_cancelled_fork_leaves_no_sandbox(fake, sandbox):
+    fake.on("/sandboxes/s1/fork", lambda _: asyncio.sleep(1))
+    fake.on("/results/*", success({"sandboxes": [{"sandbox_id": "f1"}, {"sandbox_id": "f2"}]}))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await sandbox.fork(2)
+    assert [seen.body["sandbox_id"] for seen in fake.requests("/stop")] == ["f1", "f2"]
+
+
 def group_of(fake, **options):
     return SandboxGroup(SandboxGroupConfig(base_url=fake.url, **options))
 

@@ -49,6 +49,17 @@ def test_it_works_from_several_threads(service):
     assert len(service.requests("/stop")) == 1
 
 
+def test_forks_are_synchronous_too(service):
+    service.on("/start", started())
+    service.on("/stop", success("stopped"))
+    service.on("/sandboxes/s1/fork", success({"sandboxes": [started("f1")["result"]]}))
+    with sync.Sandbox(SandboxConfig(base_url=service.url)) as sandbox:
+        (made,) = sandbox.fork()
+        assert isinstance(made, sync.Sandbox) and made.sandbox_id == "f1"
+        made.stop()
+    assert [seen.body["sandbox_id"] for seen in service.requests("/stop")] == ["f1", "s1"]
+
+
 def test_errors_are_the_same(service):
     service.on("/start", errors.ImageNotFound("no such image").to_envelope())
     with pytest.raises(errors.ImageNotFound, match="no such image"):

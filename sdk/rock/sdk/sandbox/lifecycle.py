@@ -1,9 +1,10 @@
-"""The life of a sandbox: start, status, stop, restart, delete, commit."""
+"""The life of a sandbox: start, status, stop, restart, delete, fork, commit."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from dataclasses import replace
+from typing import Any, Self
 from urllib.parse import quote
 
 from rock import errors
@@ -12,6 +13,8 @@ from rock.actions import (
     CommitPhase,
     CommitRequest,
     CommitStatusResponse,
+    ForkRequest,
+    ForkResponse,
     IsAliveResponse,
     SandboxRequest,
     StartResponse,
@@ -47,16 +50,18 @@ class LifecycleVerbs(Remote):
             raise
 
     async def _withdraw(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
-        """Stop what a cancelled start has brought up all the same; trouble is noted on the cancellation."""
+        """Stop what a cancelled start or fork has brought up all the same; trouble is noted on the cancellation."""
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
                 result = await self.transport.get(f"/results/{request_id}", {"wait": f"{CANCEL_SECONDS / 2:g}"})
-                if isinstance(result, dict) and "sandbox_id" in result:
-                    await self.transport.post("/stop", {"sandbox_id": result["sandbox_id"]})
+                made = result.get("sandboxes", [result]) if isinstance(result, dict) else []
+                for one in made:
+                    if "sandbox_id" in one:
+                        await self.transport.post("/stop", {"sandbox_id": one["sandbox_id"]})
         except (errors.CallerFault, errors.CommandFault):
             return  # the service knows no such start, or has cancelled it: nothing is left
         except (errors.RockError, TimeoutError) as error:
-            cancelled.add_note(f"the cancelled start {request_id} may have left a sandbox: {error}")
+            cancelled.add_note(f"the cancelled call {request_id} may have left a sandbox: {error}")
 
     def _placed(self, response: StartResponse) -> None:
         """Take on what a start answered."""
@@ -102,6 +107,37 @@ class LifecycleVerbs(Remote):
             CallerFault: it is running.
         """
         await self.transport.post("/delete", dump(SandboxRequest(sandbox_id=self.required_id())))
+
+    async def fork(self, count: int = 1) -> list[Self]:
+        """Return new sandboxes that have this one's files as they are now, all of them or none.
+
+        They are on its node, and like it in everything that `config` and the service know. Running processes and sessions are not
+        copied. Cancelled, it leaves no sandbox behind.
+
+        Params:
+            count: how many, at most 64.
+        Raises:
+            BadRequest: its node could never hold so many.
+            NoCapacity, StartTimeout, …: why there are none.
+        """
+        config, request_id = self.config, new_request_id()
+        request = ForkRequest(
+            count=count, env=dict(config.env), docker_args=list(config.docker_args),
+            startup_timeout=config.startup_timeout, request_id=request_id,
+        )  # fmt: skip
+        path = f"/sandboxes/{quote(self.required_id(), safe='')}/fork"
+        try:
+            made = parse(ForkResponse, await self.transport.call(path, dump(request)))
+        except asyncio.CancelledError as cancelled:
+            await self._withdraw(request_id, cancelled)
+            raise
+        return [self._forked(response) for response in made.sandboxes]
+
+    def _forked(self, response: StartResponse) -> Self:
+        """Return the object of a sandbox that was made of this one."""
+        sandbox = type(self)(replace(self.config, sandbox_id=None))
+        sandbox._placed(response)
+        return sandbox
 
     async def is_alive(self) -> IsAliveResponse:
         """Return whether the sandbox runs; an unknown one does not."""

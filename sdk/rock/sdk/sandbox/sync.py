@@ -106,6 +106,15 @@ class Sandbox:
         """Address of the machine that has the sandbox, None before start."""
         return self.twin.host_ip
 
+    def _fork(self, count: int = 1) -> list[Sandbox]:
+        made = []
+        for twin in loop.run(self.twin.fork(count)):
+            sandbox = Sandbox(twin.config)
+            sandbox.twin, sandbox.fs, sandbox.process = twin, FileSystem(twin.fs), Process(twin.process)
+            made.append(sandbox)
+        return made
+
+    fork = functools.wraps(client.Sandbox.fork)(_fork)
     start = _blocking(client.Sandbox.start)
     attach = _blocking(client.Sandbox.attach)
     stop = _blocking(client.Sandbox.stop)
