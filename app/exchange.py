@@ -15,8 +15,6 @@ from app.forwarding import Fields
 from rock.errors import CommandTimeout, ProgramFault, RockError
 
 CHUNK = 256 * 1024
-BODY_PIECE = 64 * 1024
-"""Bytes of a request's body that are passed on at once."""
 LARGEST_HEAD = 64 * 1024
 """Bytes of an answer's head."""
 LOOK_EVERY = 30.0
@@ -24,7 +22,7 @@ LOOK_EVERY = 30.0
 SENDER_GRACE = 5.0
 """Seconds for the rest of a request's body after the answer is complete; then the caller is cut off."""
 
-Read = Callable[[int], bytes]
+Read = Callable[[], bytes]
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ class Exchange:
         """Send the body; of one that the program does not want any more, read the rest, so that the caller gets to see the answer."""
         wanted = True
         try:
-            while chunk := read(BODY_PIECE):
+            while chunk := read():
                 wanted = wanted and self._pass_on(h11.Data(data=chunk))
             if wanted:
                 self._pass_on(h11.EndOfMessage())

@@ -40,7 +40,8 @@ LIBRARIES: dict[str, tuple[str, ...]] = {
     "wsproto": ("app.api.portforward",),
     "h11": ("app.exchange",),
     "gevent": ("app.gateway",),
-    "gunicorn": ("app.gateway",),
+    # What its parser raises while a body is read, too.
+    "gunicorn": ("app.gateway", "app.api.proxy"),
 }
 # A package name stands for all of it, but these three stand for their own __init__ alone.
 EXACT = ("app", "workers", "rock")

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from flask import Blueprint, Flask, Response, request
 from flask.blueprints import BlueprintSetupState
+from gunicorn.http.errors import ParseException
 from werkzeug.datastructures import Headers
 from werkzeug.exceptions import ClientDisconnected, RequestEntityTooLarge
 from werkzeug.routing import PathConverter, Rule
@@ -23,10 +24,12 @@ from app.forwarding import PORT_HEADER, Fields, Target, answer_headers, find_tar
 from app.keys import check_name
 from app.services import Services
 from app.tunnels import Tunnels, join
-from rock.errors import TooLarge
+from rock.errors import BadRequest, TooLarge
 
 log = logging.getLogger(__name__)
 
+PIECE, LIVE_PIECE = 256 * 1024, 16 * 1024
+"""Bytes of a request's body that are passed on at once; fewer of one that may be made while it is sent (it has no length)."""
 WITH_BODY = ("POST", "PUT", "PATCH")
 """Methods of which servers want to know the body's length, be it 0."""
 
@@ -102,9 +105,9 @@ def _body(limit: int) -> tuple[Fields, Read | None]:
     length = request.content_length
     if length is None and "chunked" not in request.headers.get("Transfer-Encoding", "").lower():
         return ([("Content-Length", "0")] if request.method in WITH_BODY else []), None
-    stream = request.stream
+    stream, size = request.stream, LIVE_PIECE if length is None else PIECE
 
-    def read(size: int) -> bytes:
+    def read() -> bytes:
         try:
             piece: bytes = stream.read(size)
             return piece
@@ -112,6 +115,8 @@ def _body(limit: int) -> tuple[Fields, Read | None]:
             raise TooLarge(f"the request's body is larger than {limit} bytes (proxy.request_limit)") from error
         except ClientDisconnected as error:
             raise ConnectionResetError("the caller has left") from error
+        except ParseException as error:
+            raise BadRequest("the request's body breaks the rules of chunked coding") from error
 
     return ([("Content-Length", str(length))] if length is not None else [("Transfer-Encoding", "chunked")]), read
 

@@ -13,6 +13,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,40 +31,83 @@ LOOPBACK = ("127.0.0.1", "::1")
 Make = Callable[[socket.AddressFamily], socket.socket]
 
 
-def into_container(
-    sandbox_id: str, facts: Mapping[str, Any] | None, port: int, timeout: float, *, local: bool
-) -> socket.socket:
-    """Return a connection to a port of a container.
+@dataclass(frozen=True)
+class _Place:
+    """Where a container is: its main process (0: it has its network elsewhere), the engine's id, its own addresses."""
 
-    Params:
-        facts: the engine's inspect answer, None where it has no such container.
-        timeout: seconds for each of its addresses.
-        local: the engine is on this machine.
-    Errors: SandboxGone, PortClosed; BadRequest where no port of it can be reached from this node.
+    pid: int
+    container_id: str
+    own: tuple[str, ...]
+
+
+class Dialer:
+    """Makes connections into the containers of an engine.
+
+    It remembers their main processes, as asking the engine costs more than all the rest; that one is still the container's is seen each time.
     """
-    if facts is None or not facts["State"]["Running"]:
-        raise SandboxGone(f"cannot connect to sandbox {sandbox_id}: it is not running", sandbox_id=sandbox_id)
-    if not local:
-        raise BadRequest(
-            f"ports of sandbox {sandbox_id} cannot be reached: its node drives the engine of another machine; "
-            "use a node on that machine",
-            sandbox_id=sandbox_id,
-        )
-    address = state_of(facts).ip
-    own = [address] if address else []
-    runtime = str(facts.get("OCIRuntime") or facts["HostConfig"].get("Runtime") or "runc")
+
+    MOST = 1000
+
+    def __init__(self, inspect: Callable[[str], Mapping[str, Any] | None], *, local: bool) -> None:
+        """
+        Params:
+            inspect: the engine's inspect answer for a sandbox, None where it has no such container.
+            local: the engine is on this machine.
+        """
+        self._inspect, self._local = inspect, local
+        self._places: dict[str, _Place] = {}
+
+    def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
+        """Return a connection to a port of a container.
+
+        Params:
+            timeout: seconds for each of its addresses.
+        Errors: SandboxGone, PortClosed; BadRequest where no port of it can be reached from this node.
+        """
+        place = None
+        for place in self._candidates(sandbox_id):
+            with within(place.pid, place.container_id) as make:
+                if make is not None:
+                    return dial(sandbox_id, port, [*LOOPBACK, *place.own], timeout, make)
+        if place is None or not place.own:
+            raise BadRequest(
+                f"ports of sandbox {sandbox_id} cannot be reached: it has no network that its node is in, and the node may not "
+                "enter the sandbox's own; start it with a network, or run the node as root",
+                sandbox_id=sandbox_id,
+            )
+        return dial(sandbox_id, port, place.own, timeout)
+
+    def _candidates(self, sandbox_id: str) -> Iterator[_Place]:
+        """Yield where it was, and then where it is. Errors: SandboxGone, BadRequest."""
+        if not self._local:
+            raise BadRequest(
+                f"ports of sandbox {sandbox_id} cannot be reached: its node drives the engine of another machine; "
+                "use a node on that machine",
+                sandbox_id=sandbox_id,
+            )
+        if known := self._places.get(sandbox_id):
+            yield known
+        facts = self._inspect(sandbox_id)
+        if facts is None or not facts["State"]["Running"]:
+            self._places.pop(sandbox_id, None)
+            raise gone(sandbox_id)
+        if len(self._places) >= self.MOST:
+            self._places.clear()
+        self._places[sandbox_id] = place = _place(facts)
+        yield place
+
+
+def _place(facts: Mapping[str, Any]) -> _Place:
+    """Return where the container of an inspect answer is."""
+    address, runtime = state_of(facts).ip, str(facts.get("OCIRuntime") or facts["HostConfig"].get("Runtime") or "runc")
     # A runtime with a network stack of its own (gVisor, Kata) has its loopback where no namespace of the kernel is.
-    if runtime.startswith(_PLAIN_RUNTIMES):
-        with within(int(facts["State"]["Pid"]), str(facts["Id"])) as make:
-            if make is not None:
-                return dial(sandbox_id, port, [*LOOPBACK, *own], timeout, make)
-    if not own:
-        raise BadRequest(
-            f"ports of sandbox {sandbox_id} cannot be reached: it has no network that its node is in, and the node may not "
-            "enter the sandbox's own; start it with a network, or run the node as root",
-            sandbox_id=sandbox_id,
-        )
-    return dial(sandbox_id, port, own, timeout)
+    pid = int(facts["State"]["Pid"]) if runtime.startswith(_PLAIN_RUNTIMES) else 0
+    return _Place(pid, str(facts["Id"]), (address,) if address else ())
+
+
+def gone(sandbox_id: str) -> SandboxGone:
+    """Return the error for a sandbox that does not run."""
+    return SandboxGone(f"cannot connect to sandbox {sandbox_id}: it is not running", sandbox_id=sandbox_id)
 
 
 def dial(

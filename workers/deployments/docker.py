@@ -22,7 +22,7 @@ from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unava
 from workers.deployments import cgroups, podman, snapshot, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
-from workers.deployments.dialing import into_container
+from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import event_of, measure, state_of, usage_between
 from workers.deployments.exec_stream import EngineExec, check_argv
@@ -70,6 +70,7 @@ class DockerDeployment:
         self._ulimits = ulimits
         self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
         self._disk_limits = True  # until the engine says otherwise
+        self._dialer = Dialer(lambda name: engine.inspect(self._name(name)), local=engine.endpoint.is_local)
         self._samples: dict[str, dict[str, float]] = {}
 
     def prepare_image(
@@ -191,8 +192,7 @@ class DockerDeployment:
 
     def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
         """Connect to a port of the container. Errors: SandboxGone, PortClosed; BadRequest where it has none in reach."""
-        facts = self._engine.inspect(self._name(sandbox_id))
-        return into_container(sandbox_id, facts, port, timeout, local=self._engine.endpoint.is_local)
+        return self._dialer.dial(sandbox_id, port, timeout)
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
         """Report what happens to our containers until `stop` is set; after a break it goes on where it was."""

@@ -186,7 +186,7 @@ class LocalDeployment:
         """Connect to a port of this machine that a process of the sandbox listens on. Errors: SandboxGone, PortClosed."""
         pid = self._pid(sandbox_id)
         if not pid:
-            raise SandboxGone(f"cannot connect to sandbox {sandbox_id}: it is not running", sandbox_id=sandbox_id)
+            raise dialing.gone(sandbox_id)
         # All share the machine's network, the service's own Redis included: only what is the sandbox's may be reached.
         if not dialing.listens((one.pid for one in processes.tree(pid, self._marker(sandbox_id))), port):
             raise dialing.closed(sandbox_id, port)
