@@ -1,6 +1,7 @@
 """What routes share that take a connection over from the server."""
 
 import socket
+import threading
 from typing import Any
 
 from flask import Response, request
@@ -14,6 +15,22 @@ class Spent(Response):
     def __call__(self, *args: Any) -> Any:
         """Tell gunicorn to let go of the connection."""
         raise StopIteration
+
+
+class Whole:
+    """A connection whose `send` sends all of it, one message after the other: else a part may go, or one into the middle of another."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection, self._turn = connection, threading.Lock()
+
+    def send(self, data: bytes) -> int:
+        """Send a message; return its length. Raises OSError."""
+        with self._turn:
+            self._connection.sendall(data)
+        return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
 
 
 def check_origin(what: str) -> None:

@@ -11,7 +11,7 @@ from simple_websocket import ConnectionClosed, Server
 
 from app import body
 from app.api.endpoint import PREFIX
-from app.api.sockets import Spent, check_origin
+from app.api.sockets import Spent, Whole, check_origin, connection
 from app.auth import Identity
 from app.commands import Ask
 from app.services import Services
@@ -41,7 +41,9 @@ def register(app: Flask, services: Services) -> None:
         identity = services.keyring.identify(request.headers)
         check_origin("a terminal")
         wanted = _wanted()
-        socket = _Socket(request.environ, ping_interval=PING_EVERY, max_message_size=LARGEST_FRAME)
+        # Under gevent, the library's sends would stop where the buffer of a slow client is full.
+        place = {"gunicorn.socket": Whole(connection())}
+        socket = _Socket({**request.environ, **place}, ping_interval=PING_EVERY, max_message_size=LARGEST_FRAME)
         _serve(services, socket, sandbox_id, wanted, identity)
         return Spent()
 

@@ -9,6 +9,7 @@ import pytest
 from flask import Flask
 
 from app.api import terminal
+from app.api.sockets import Whole
 from app.auth import Identity
 from app.calls import Route
 from app.output import Part
@@ -151,3 +152,25 @@ def test_keys_that_came_meanwhile_are_typed_in_order_and_in_pieces(place):
     place.node.takes.set()
     until(lambda: sum(map(len, place.node.typed)) == 2_100_001, 20, "all keys")
     assert "".join(place.node.typed) == "a" + "b" * 700_000 + "c" * 700_000 + "d" * 700_000
+
+
+class Trickle:
+    """A connection that takes a few bytes at a time, as one does whose buffer is full."""
+
+    def __init__(self) -> None:
+        self.got, self.starts = b"", 0
+
+    def send(self, data):
+        self.got += bytes(data[:100])
+        return min(100, len(data))
+
+    def sendall(self, data):
+        self.starts += 1
+        while data:
+            data = data[self.send(data) :]
+
+
+def test_a_message_goes_out_whole_however_little_the_connection_takes():
+    taken = Trickle()
+    assert Whole(taken).send(b"x" * 1000) == 1000
+    assert (taken.got, taken.starts) == (b"x" * 1000, 1)
