@@ -1,6 +1,7 @@
 """One HTTP request to a program in a sandbox and its answer, over a connection of its own. Bodies pass in pieces, whatever their size."""
 
 import contextlib
+import errno
 import select
 import socket
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import h11
 
 from app.forwarding import Fields
-from rock.errors import CommandTimeout, ProgramFault, RockError
+from rock.errors import CommandTimeout, NodeLost, ProgramFault, RockError
 
 CHUNK = 256 * 1024
 LARGEST_HEAD = 64 * 1024
@@ -21,6 +22,9 @@ LOOK_EVERY = 30.0
 """Seconds between two looks at how long nothing has come."""
 SENDER_GRACE = 5.0
 """Seconds for the rest of a request's body after the answer is complete; then the caller is cut off."""
+
+_UNREACHABLE = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+"""What the kernel says of a machine that has gone."""
 
 Read = Callable[[], bytes]
 
@@ -98,7 +102,7 @@ class Exchange:
             while isinstance(event := self._next(), h11.Data):
                 yield bytes(event.data)
         except RockError as error:
-            raise ConnectionResetError(104, error.message) from error
+            raise ConnectionResetError(errno.ECONNRESET, error.message) from error
 
     def take_over(self) -> bytes:
         """Return what of an upgraded connection has been read already; the rest is to be read from the connection."""
@@ -186,6 +190,8 @@ class Exchange:
     def _broken(self, error: OSError | None) -> RockError:
         if self._failure is not None:
             return self._failure
+        if error is not None and error.errno in _UNREACHABLE:
+            return NodeLost(f"the node with {self._where} does not answer any more")
         if isinstance(error, TimeoutError):
             return CommandTimeout(f"{self._where} took nothing for {self._idle:g} s (proxy.idle_seconds)")
         return ProgramFault(f"{self._where} closed the connection before its answer was complete")

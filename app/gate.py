@@ -99,7 +99,7 @@ def enter(gate: Gate, node_id: str, wish: Wish, seconds: float) -> socket.socket
 
     Params:
         node_id: whose gate it is, for messages.
-        seconds: for each step of the way.
+        seconds: to reach the node, and for each address of the sandbox that the node tries.
     Raises:
         NodeLost: the gate does not answer, or is not that node's.
         RockError: what the node says, such as PortClosed.
@@ -115,6 +115,8 @@ def enter(gate: Gate, node_id: str, wish: Wish, seconds: float) -> socket.socket
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         keep_alive(connection)
+        # It tries three addresses at most, and says itself why none of them answers.
+        connection.settimeout(4 * seconds)
         _shake_hands(connection, gate.secret, wish)
     except (OSError, BadMessage) as error:
         connection.close()
@@ -127,9 +129,10 @@ def enter(gate: Gate, node_id: str, wish: Wish, seconds: float) -> socket.socket
 
 
 def keep_alive(connection: socket.socket) -> None:
-    """Have the kernel notice within two minutes that the other machine has gone."""
+    """Have the kernel notice within half a minute that the other machine has gone, whether bytes are on their way or not."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in ((socket.TCP_KEEPIDLE, 60), (socket.TCP_KEEPINTVL, 15), (socket.TCP_KEEPCNT, 4)):
+    options = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 3, socket.TCP_USER_TIMEOUT: 25_000}
+    for option, value in options.items():
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 

@@ -31,6 +31,8 @@ class Tunnels:
         self._clock, self.settings = clock, settings
         self._open: set[socket.socket] = set()
         self._lasting: set[socket.socket] = set()
+        self.ending = False
+        """True once this process is about to end: what breaks then is not the program's fault."""
 
     @contextmanager
     def to(self, sandbox_id: str, port: int, identity: Identity) -> Iterator[socket.socket]:
@@ -53,8 +55,7 @@ class Tunnels:
         if where is None:
             text = f"node {node_id} has no way into its sandboxes open at present; try again shortly"
             raise NodeLost(text, node=node_id, sandbox_id=sandbox_id)
-        # The node itself gives up after connect_seconds per address, and then says why.
-        connection = gate.enter(where, node_id, gate.Wish(sandbox_id, port), 4 * self.settings.connect_seconds)
+        connection = gate.enter(where, node_id, gate.Wish(sandbox_id, port), self.settings.connect_seconds)
         self._open.add(connection)
         return connection
 
@@ -75,10 +76,12 @@ class Tunnels:
 
     def end_lasting(self) -> None:
         """End the connections that would last: this process ends."""
+        self.ending = True
         _end(self._lasting)
 
     def end_all(self) -> None:
         """End every connection: the time is over."""
+        self.ending = True
         _end(self._open)
 
     def _node_of(self, sandbox_id: str, identity: Identity) -> str:

@@ -20,7 +20,7 @@ from app.api.endpoint import query_text
 from app.forwarding import check_port
 from app.keys import check_name
 from app.services import Services
-from app.tunnels import Traffic, pump
+from app.tunnels import Traffic, Tunnels, pump
 from rock.errors import BadRequest
 
 log = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ PING_EVERY = 25.0
 SUBPROTOCOL = "binary"
 """The one that clients of this kind ask for, if any."""
 # Close codes of RFC 6455.
-NORMAL, SERVICE_FAULT = 1000, 1011
+NORMAL, SERVICE_FAULT, RESTART = 1000, 1011, 1012
 
 
 def serve(services: Services, sandbox_id: str) -> Response:
@@ -42,7 +42,7 @@ def serve(services: Services, sandbox_id: str) -> Response:
     greeting = _greeting()
     # First the program, so that what is wrong with that is an ordinary answer.
     with services.tunnels.to(check_name(sandbox_id, "sandbox_id"), port, identity) as program:
-        forward = _Forward(sockets.connection(), program, services.tunnels.settings.idle_seconds)
+        forward = _Forward(sockets.connection(), program, services.tunnels)
         with services.tunnels.lasting(program):
             forward.run(greeting)
     return sockets.Spent()
@@ -69,8 +69,9 @@ def _greeting() -> bytes:
 class _Forward:
     """One connection, from its handshake to its end."""
 
-    def __init__(self, client: socket.socket, program: socket.socket, idle: float) -> None:
-        self._client, self._program, self._traffic = client, program, Traffic(idle)
+    def __init__(self, client: socket.socket, program: socket.socket, tunnels: Tunnels) -> None:
+        self._client, self._program, self._tunnels = client, program, tunnels
+        self._traffic = Traffic(tunnels.settings.idle_seconds)
         self._frames = Connection(ConnectionType.SERVER)
         # Answers, pings and pongs come from several threads.
         self._sending = threading.Lock()
@@ -121,6 +122,8 @@ class _Forward:
             code, reason = SERVICE_FAULT, "the connection to the program broke"
         except LocalProtocolError:
             return  # closed by the client meanwhile
+        if self._tunnels.ending:
+            code, reason = RESTART, "the service ends"
         if not self._over.is_set():
             with contextlib.suppress(OSError, LocalProtocolError):
                 self._send(CloseConnection(code, reason))

