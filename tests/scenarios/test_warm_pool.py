@@ -1,5 +1,6 @@
 """A node that keeps sandboxes started: who gets one, what a killed worker and a drain do to them, and that nothing is left."""
 
+import asyncio
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from rock.rollout import RockSandbox
 from tests.service_stack import Stack
 from tests.wire import Api, Box, until
 
@@ -97,3 +99,13 @@ def test_a_drained_node_has_none(full, pooled):
     until(lambda: in_stock(full) == 0, what="an empty pool")
     assert full.post(f"/nodes/{name}/resume").ok
     until(lambda: in_stock(full) == COUNT, what="a full pool")
+
+
+def test_a_rollout_takes_one_too(full, pooled):
+    async def body() -> None:
+        async with RockSandbox(pooled.url) as sandbox:
+            await sandbox.start(SAME["image"], cpus=SAME["cpus"], memory=SAME["memory"])
+            assert event(full, Box(full, sandbox.sandbox_id)) == "taken_from_pool"
+            assert (await sandbox.execute_in_session("echo hi")).output == "hi"
+
+    asyncio.run(body())

@@ -122,40 +122,43 @@ class RockSandbox:
 
     async def _tried(self, body: dict[str, Any]) -> str:
         """Try to start until it succeeds, or further tries cannot help."""
-        sandbox_id, request_id = _new_ids()
+        request_id = new_request_id()
         for tries in range(1, START_TRIES + 1):
             try:
-                return await self._start_once(body, sandbox_id, request_id)
+                return await self._start_once(body, request_id)
             except errors.RockError as error:
                 if not error.retryable or tries == START_TRIES:
                     raise
                 if not isinstance(error, NoAnswer):
-                    # That start is over, and the service never uses an id again. Without an answer it may go on, and
-                    # the same ids attach to it.
-                    sandbox_id, request_id = _new_ids()
+                    # That start is over. Without an answer it may go on, and the same id attaches to it.
+                    request_id = new_request_id()
                 _log.warning("start of %s: try %d of %d failed: %s", self.image, tries, START_TRIES, error.message)
             await self._sleep(backoff(tries))
         raise AssertionError("the last try returns or raises")
 
-    async def _start_once(self, body: dict[str, Any], sandbox_id: str, request_id: str) -> str:
-        """Try once."""
+    async def _start_once(self, body: dict[str, Any], request_id: str) -> str:
+        """Try once. The service names the sandbox: a warm one has its name already."""
         try:
-            named = {**body, "sandbox_id": sandbox_id}
-            result = await self._service.attempt("/start", named, request_id, tries=1, wait=True)
+            result = await self._service.attempt("/start", body, request_id, tries=1, wait=True)
         except asyncio.CancelledError as cancelled:
-            await self._withdraw(sandbox_id, cancelled)
+            await self._withdraw(request_id, cancelled)
             raise
+        sandbox_id = str(result["sandbox_id"])
         self.sandbox_id, self._node = sandbox_id, str(result.get("host_name") or "")
         _holders[self._service.url, body["image"]].add(sandbox_id)
         return sandbox_id
 
-    async def _withdraw(self, sandbox_id: str, cancelled: asyncio.CancelledError) -> None:
-        """Stop what a cancelled start may have brought up; trouble is noted on the cancellation."""
+    async def _withdraw(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
+        """Stop what a cancelled start has brought up all the same; trouble is noted on the cancellation."""
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
-                await self._service.call("/stop", {"sandbox_id": sandbox_id}, tries=1)
+                result = await self._service.result(request_id, CANCEL_SECONDS / 2)
+                if isinstance(result, dict) and "sandbox_id" in result:
+                    await self._service.call("/stop", {"sandbox_id": result["sandbox_id"]}, tries=1)
+        except (errors.CallerFault, errors.CommandFault):
+            _log.debug("the start %s is withdrawn, or never came to the service", request_id)
         except (errors.RockError, TimeoutError) as error:
-            cancelled.add_note(f"the cancelled start may have left the sandbox {sandbox_id}: {error}")
+            cancelled.add_note(f"the cancelled start {request_id} may have left a sandbox: {error}")
         finally:
             await self._service.close()
 
@@ -290,8 +293,3 @@ class RockSandbox:
     async def _call(self, path: str, body: dict[str, Any], *, wait: bool = False) -> Any:
         """Make a call on the sandbox."""
         return await self._service.call(path, {**body, "sandbox_id": self._required_id()}, node=self._node, wait=wait)
-
-
-def _new_ids() -> tuple[str, str]:
-    """Return a sandbox id and a request id that nobody has used."""
-    return f"rollout-{uuid.uuid4().hex[:16]}", new_request_id()

@@ -147,6 +147,14 @@ class Service:
                 await self._cancel(request_id, cancelled)
             raise
 
+    async def result(self, request_id: str, wait: float) -> Any:
+        """Return the result of a call that was made, or how it stands after `wait` seconds. Asked once, and not counted.
+
+        Raises:
+            RockError: the call's error, NotFound for one that the service does not know, or NoAnswer.
+        """
+        return await self._once("GET", f"/results/{request_id}", params={"wait": f"{wait:g}"})
+
     async def upload(self, file: Path, target: str, sandbox_id: str, *, node: str = "") -> None:
         """Send a local file to a path in the sandbox, streamed. Otherwise as `call`.
 

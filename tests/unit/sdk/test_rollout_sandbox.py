@@ -81,7 +81,7 @@ async def test_the_seven_verbs(fake, sandbox, time):
     sandbox_id = await sandbox.start("i:1", cpus=4, memory="16g", docker_args=["-v", "/a:/b:ro"])
     sent = fake.seen[0].body
     assert (sent["image"], sent["cpus"], sent["memory"]) == ("i:1", 4, "16g")
-    assert (sent["docker_args"], sent["sandbox_id"]) == (["-v", "/a:/b:ro"], sandbox_id)
+    assert sent["docker_args"] == ["-v", "/a:/b:ro"] and "sandbox_id" not in sent and sandbox_id == "s1"
     assert (sent["startup_timeout"], sent["auto_delete_seconds"]) == (300, 0)
     seen = await sandbox.execute_in_session("echo", "s")
     assert (seen.output, seen.exit_code) == ("out", 0)
@@ -106,7 +106,7 @@ async def test_a_lost_start_is_sent_again_as_the_same_one(fake, sandbox, time):
     fake.answers["/start"][1] = _http(503, errors.Unavailable("queue down"))
     fake.on("/results/*", HANG_UP)
     await sandbox.start("i:1")
-    assert len({(seen.body["sandbox_id"], seen.body["request_id"]) for seen in fake.requests("/start")}) == 1
+    assert len({seen.body["request_id"] for seen in fake.requests("/start")}) == 1
     assert len(fake.requests("/start")) == 4
 
 
@@ -114,7 +114,7 @@ async def test_a_lost_start_is_sent_again_as_the_same_one(fake, sandbox, time):
 async def test_a_failed_start_is_tried_anew_ten_times(fake, sandbox, time):
     fake.on("/start", *[failed(errors.NoCapacity("full"))] * 9, started())
     await sandbox.start("i:1")
-    assert len({seen.body["sandbox_id"] for seen in fake.requests("/start")}) == 10
+    assert len({seen.body["request_id"] for seen in fake.requests("/start")}) == 10
     assert time.slept == sorted(time.slept[:6]) + time.slept[6:] and 30 < sum(time.slept) < 200
     await sandbox.stop()
     fake.seen.clear()
@@ -243,6 +243,7 @@ def test_an_image_that_stays_is_logged(caplog, monkeypatch):
 @with_rollout
 async def test_the_last_sandbox_of_an_image_removes_it(fake, sandbox, time):
     fake.on("/remove_image", success({"removed": ["n1"], "failed": []}))
+    fake.on("/start", started("s1"), started("s2"))
     other = RockSandbox(fake.url)
     await sandbox.start("shared:1")
     await other.start("shared:1")
@@ -271,8 +272,11 @@ def test_a_cancelled_start_is_withdrawn_and_a_cancelled_command_ended():
                 await task
 
         fake.on("/start", hold, started())
+        fake.on("/results/*", started("late"))
         await cancelled(sandbox.start("i:1"))
-        assert fake.requests("/stop")[0].body["sandbox_id"] == fake.seen[0].body["sandbox_id"]
+        first = fake.seen[0].body["request_id"]
+        assert [seen.path for seen in fake.requests("/results")] == [f"/results/{first}/cancel", f"/results/{first}"]
+        assert [seen.body["sandbox_id"] for seen in fake.requests("/stop")] == ["late"]
         await sandbox.start("i:1")
         fake.on("/run_in_session", hold)
         await cancelled(sandbox.execute_in_session("sleep"))
