@@ -45,7 +45,7 @@ class Lifecycle:
 
     def __init__(self, stores: Stores, dispatch: Dispatch, runtime: Runtime, zone: tzinfo) -> None:
         self._sandboxes, self._nodes, self._results = stores.sandboxes, stores.nodes, stores.results
-        self._line, self._images = stores.line, stores.images
+        self._line, self._images, self._stock = stores.line, stores.images, stores.stock
         self._dispatch, self._runtime, self._zone = dispatch, runtime, zone
 
     def start(self, request: StartRequest, headers: Mapping[str, str], ask: Ask, *, at_once: bool = False) -> str:
@@ -72,6 +72,7 @@ class Lifecycle:
                 log.info("start %s", where, extra={**call.about, "call_id": call.call_id})
             if claim.word is ClaimWord.DONE:
                 if claim.node:
+                    self._stock.taken()
                     log.info("start taken from the pool of node %s", claim.node, extra=call.about)
                 return claim.envelope
             if at_once:

@@ -18,6 +18,7 @@ from app.database import Client, redis_faults
 from app.keys import Keys
 from app.records import Event, NodeRecord, PhaseName, PhaseStatus, SandboxRecord, State
 from app.references import canonical
+from app.tally import MOVES, Tally
 from rock.actions import StartRequest, dump
 from rock.errors import success
 
@@ -88,8 +89,9 @@ def offer(request: StartRequest, record: SandboxRecord, now: float, kept: float)
 class Stock:
     """The pooled sandboxes in Redis."""
 
-    def __init__(self, redis: Client, keys: Keys) -> None:
-        self._redis, self._keys = redis, keys
+    def __init__(self, redis: Client, keys: Keys, tally: Tally | None = None) -> None:
+        """`tally`: counts what is taken; None: nobody does."""
+        self._redis, self._keys, self._tally = redis, keys, tally
 
     def begin(self, request: StartRequest, node: NodeRecord, limit: float, now: float) -> Call:
         """Make a pooled sandbox that is to start on `node`: record and call, in flight there. Whoever calls it carries the start out.
@@ -115,6 +117,11 @@ class Stock:
             )
             pipe.execute()
         return call
+
+    def taken(self) -> None:
+        """Count a sandbox that a start has taken."""
+        if self._tally is not None:
+            self._tally.count(MOVES, Event.TAKEN.value)
 
     def ids(self, node: str) -> list[str]:
         """Return the pooled sandboxes of a node, ready or starting."""

@@ -45,6 +45,6 @@ def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | No
         nodes=NodeStore(redis, keys, line, lost_after),
         results=ResultStore(redis, keys, lost_after, kept.result_ttl_seconds, tally),
         images=ImageStore(redis, keys),
-        stock=Stock(redis, keys),
+        stock=Stock(redis, keys, tally),
         gates=GateStore(redis, keys),
     )

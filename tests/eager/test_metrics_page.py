@@ -1,7 +1,11 @@
 """/metrics: what is counted, what is read of the fleet, and who may see it."""
 
+import time
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from rock.actions import StartRequest
 
 ON = {"ROCK_MONITOR_ENABLE": "1"}
 
@@ -55,6 +59,16 @@ def test_an_answer_that_comes_twice_is_counted_once(api):
     for _ in range(2):
         api.post("/execute", sandbox_id=sandbox_id, command="true", request_id="again")
     assert numbers(api)("rock_calls_total", "execute", "ok") == 1
+
+
+def test_what_the_pool_has_and_gives_is_counted(api):
+    stock, node = api.node.stores.stock, api.node.stores.nodes.get("n1")
+    wished = StartRequest(image="x", memory="1g", cpus=1)
+    for _ in range(2):
+        api.node.start(stock.begin(wished, node, 60.0, time.time()).call_id)
+    api.start()
+    found = numbers(api)
+    assert found("rock_node_pooled", "n1") == 1 and found("rock_sandbox_events_total", "taken_from_pool") == 1
 
 
 def test_the_fleet_is_shown_as_it_is(api):
