@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY = 0.25
 """Seconds between two looks at the pool, which is also the least time between two starts for it."""
+UNDONE = 5.0
+"""Seconds that a node which ends gives the start of a pooled sandbox to undo itself."""
 LONGEST_PAUSE = 60.0
 """Seconds, at most, before what failed to start is tried again."""
 
@@ -114,6 +117,10 @@ class Pool:
             return  # this process never held the node
         for record in self._stores.sandboxes.many(self._stores.stock.ids(self._node)):
             self._discard(record, now, "the node ends", starting=True)
+        # One that is just being made is found unwanted by its own thread, which needs a moment to undo it.
+        end = time.monotonic() + UNDONE
+        while self._is_busy() and time.monotonic() < end:
+            time.sleep(0.02)
 
     def _wanted(self, node: NodeRecord) -> dict[str, int]:
         """Return how many of each kind the node is to have: what is configured, as far as it has room, in that order."""
