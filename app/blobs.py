@@ -90,10 +90,17 @@ class BlobReceiver:
         Raises:
             Unavailable: nothing came in time, or an earlier receiver had taken a part: the file must be sent again.
         """
+        chunk = self.poll(timeout)
+        if chunk is None:
+            raise Unavailable(f"the file stopped coming: nothing for {timeout:g} s; send it again")
+        return chunk
+
+    def poll(self, timeout: float) -> bytes | None:
+        """Return the next chunk, b"" after the last one, None when nothing came within `timeout` seconds; otherwise as `pull`."""
         with redis_faults():
             item = _pop(self._redis, self._key, timeout)
             if item is None:
-                raise Unavailable(f"the file stopped coming: nothing for {timeout:g} s; send it again")
+                return None
             pipe = self._redis.pipeline(transaction=True)
             pipe.rpush(_credits(self._key), b"1")
             pipe.expire(_credits(self._key), TTL)

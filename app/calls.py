@@ -37,6 +37,7 @@ class Route(StrEnum):
     READ_FILE = "read_file"
     WRITE_FILE = "write_file"
     UPLOAD = "upload"
+    DOWNLOAD = "download"
     STATISTICS = "get_sandbox_statistics"
     # A terminal for a person, and what is typed there; both asked by the API itself for the WebSocket of a terminal.
     TERMINAL = "terminal"

@@ -44,8 +44,10 @@ def admin() -> None:
 @click.option("--role", type=click.Choice(processes.ROLES), default="admin", help="proxy: the API alone.")
 @click.option("--detach", is_flag=True, help="Return when the service is up, and leave it running.")
 @env_option
-def start(port: int | None, host: str | None, role: str, detach: bool, env: str | None) -> None:
+@json_option
+def start(port: int | None, host: str | None, role: str, detach: bool, env: str | None, as_json: bool) -> None:
     """Start Redis, the API, this machine's workers, beat and EnvHub, and keep them running."""
+    report = _report_json if as_json else _report
     overrides = _overrides(env=env, host=host, port=port)
     config = configured(overrides)
     try:
@@ -54,10 +56,10 @@ def start(port: int | None, host: str | None, role: str, detach: bool, env: str 
             options = [("--port", port), ("--host", host), ("--role", role), ("--env", env)]
             arguments = [text for name, value in options if value is not None for text in (name, str(value))]
             there = service.launch(config, ["admin", "start", *arguments])
-            _report(there, service.health(there.url) or {})
+            report(there, service.health(there.url) or {})
         else:
             log.set_up(config, "admin")
-            service.run(config, role, overrides, _report)
+            service.run(config, role, overrides, report)
     except (ConfigError, service.CannotStart) as error:
         raise click.ClickException(str(error)) from error
 
@@ -73,12 +75,22 @@ def _report(there: Running, health: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def _report_json(there: Running, health: dict[str, Any]) -> None:
+    """The same for programs."""
+    click.echo(json.dumps({"url": there.url, "pid": there.supervisor.pid, "health": health}, indent=2))
+    sys.stdout.flush()
+
+
 @admin.command()
 @env_option
-def stop(env: str | None) -> None:
+@json_option
+def stop(env: str | None, as_json: bool) -> None:
     """End the service and wait until all its processes are gone."""
     config = configured(_overrides(env=env))
     there = service.stop(config)
+    if as_json:
+        click.echo(json.dumps({"stopped": there.url if there else None}))
+        return
     click.echo(f"stopped the service at {there.url}" if there else f"nothing runs from {config.server.data_dir}")
 
 

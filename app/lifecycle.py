@@ -94,6 +94,12 @@ class Lifecycle:
             raise NotFound(f"Sandbox {sandbox_id} not found", sandbox_id=sandbox_id)
         return status.to_status(*found, self._zone)
 
+    def last_command(self, sandbox_id: str, session: str | None, ask: Ask) -> str | None:
+        """Return the id of the last command's call in a session, or in any (None); None if none is known. Raises NotFound."""
+        if self._touch(sandbox_id, ask) is None:
+            raise NotFound(f"Sandbox {sandbox_id} not found", sandbox_id=sandbox_id)
+        return self._sandboxes.last_command(sandbox_id, session)
+
     def stop(self, sandbox_id: str, ask: Ask) -> str:
         """Stop a sandbox, whatever it is doing; return the envelope as JSON text. Stopping again succeeds.
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from app.calls import Call, CallState, Claim, ClaimWord, bulk_apart, encode
+from app.calls import Call, CallState, Claim, ClaimWord, Route, bulk_apart, encode
 from app.clock import Clock, RedisClock
 from app.database import Client, Scripts, flat, redis_faults
 from app.inbox import Inbox, Waiter
@@ -18,6 +18,9 @@ from rock.errors import BadRequest, NodeLost, NotFound, NotRunning, RockError, S
 # An envelope up to this many bytes rides in the message that announces it, which saves its reader a round trip.
 # Every API process gets every message, so big ones stay out of it.
 INLINE_LIMIT = 32 * 1024
+
+# Seconds for which it is known which command a sandbox's sessions ran last.
+LAST_TTL = 24 * 3600
 
 
 class ResultStore:
@@ -60,16 +63,12 @@ class ResultStore:
             NotFound, NotRunning, SandboxGone, NodeLost: about the sandbox.
         """
         keys, fields = self._keys, call.to_hash()
-        args: list[Any] = [
-            now,
-            fields["fingerprint"],
-            call.owner,
-            int(admin),
-            int(need_running),
-            now - self._lost_after,
-        ]
+        lost_before = now - self._lost_after
+        args: list[Any] = [now, fields["fingerprint"], call.owner, int(admin), int(need_running), lost_before]
         args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]
         args += [letter.key, letter.text, NODE_MARK] if letter else ["", "", NODE_MARK]
+        noted = keys.last(call.sandbox_id) if call.route == Route.RUN_IN_SESSION else ""
+        args += [noted, call.body.get("session", ""), LAST_TTL]
         args += flat(fields)
         with redis_faults():
             if "bulk_apart" in fields:

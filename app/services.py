@@ -8,6 +8,7 @@ from app.commands import Commands
 from app.commits import Commits
 from app.database import Client
 from app.dispatch import Dispatch
+from app.downloads import Downloads
 from app.fleet import Fleet
 from app.gem.environments import Environments
 from app.images import Images
@@ -33,6 +34,7 @@ class Services:
     commits: Commits
     images: Images
     commands: Commands
+    downloads: Downloads
     environments: Environments
     dispatch: Dispatch
     results: ResultStore

@@ -44,6 +44,12 @@ class SandboxStore:
         self._transition = scripts.load("room", "line", "stock", "transition")
         self._renew, self._expired, self._patch = (scripts.load(name) for name in ("renew", "expired", "patch"))
 
+    def last_command(self, sandbox_id: str, session: str | None) -> str | None:
+        """Return the id of the last command's call in a session, or in any (None); None when none is known."""
+        with redis_faults():
+            name: str | None = self._redis.hget(self._keys.last(sandbox_id), "*" if session is None else f":{session}")
+        return name
+
     def get(self, sandbox_id: str) -> SandboxRecord | None:
         """Return the record, or None when there is none. Reading changes nothing."""
         with redis_faults():

@@ -13,6 +13,7 @@ from app.commits import Commits
 from app.config import Config
 from app.database import Client, connect
 from app.dispatch import Dispatch
+from app.downloads import Downloads
 from app.fleet import Fleet
 from app.gem.environments import Environments
 from app.gem.recipes import Recipes
@@ -45,8 +46,7 @@ def build(
     dispatch = Dispatch(stores, Nodes(celery), watch, letters=Letters(celery, keys))
     lifecycle = Lifecycle(stores, dispatch, config.runtime, zone)
     blobs = BlobStore(raw_redis or connect(config.redis.url, decode_responses=False), keys)
-    commands = Commands(dispatch, stores.results, blobs)
-    output = Output(dispatch, stores.results)
+    commands, output = Commands(dispatch, stores.results, blobs), Output(dispatch, stores.results)
     return Services(
         keyring=Keyring(config.auth.keys, config.metrics.key),
         lifecycle=lifecycle,
@@ -55,6 +55,7 @@ def build(
         commits=Commits(stores, dispatch, zone),
         roster=Roster(stores, dispatch.clock, zone),
         commands=commands,
+        downloads=Downloads(dispatch, stores.results, blobs, watch),
         environments=Environments(lifecycle, commands, Recipes(config.envhub), config.gem, config.runtime.output_limit),
         dispatch=dispatch,
         results=stores.results,

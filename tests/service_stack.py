@@ -113,6 +113,15 @@ class Stack:
         path = self.data_dir / "logs" / "service.log"
         return path.read_text(errors="replace")[-5000:] if path.exists() else ""
 
+    def post(self, route: str, body: dict[str, Any]) -> dict[str, Any]:
+        """POST a JSON body to a route of the sandbox API and return the envelope."""
+        request = urllib.request.Request(
+            f"{self.url}/apis/envs/sandbox/v1{route}", json.dumps(body).encode(), {"Content-Type": "application/json"}
+        )
+        with urllib.request.urlopen(request, timeout=60) as response:
+            answer: dict[str, Any] = json.load(response)
+            return answer
+
     def get(self, path: str) -> dict[str, Any]:
         """GET a path of the API and return its JSON."""
         with urllib.request.urlopen(self.url + path, timeout=30) as response:

@@ -36,6 +36,8 @@ from workers.turns import Turns
 
 log = logging.getLogger(__name__)
 
+MOVES = (Route.UPLOAD, Route.DOWNLOAD)
+
 LEFT_BEHIND = 5.0
 """Seconds after which work in flight that nobody here does counts as lost on its way."""
 
@@ -68,7 +70,8 @@ class NodeLifecycle:
             Route.START.value: starts.begin, Route.RESTART.value: starts.begin, Route.STOP.value: others.begin,
             Route.DELETE.value: others.begin, Route.REMOVE_IMAGE.value: others.begin, Route.STATISTICS.value: others.begin,
             Route.COMMIT.value: self.commits.begin, Route.FORK.value: self.forks.begin,
-            Route.WARM.value: self.images.warm, Route.UPLOAD.value: self._transfers.give_up,
+            Route.WARM.value: self.images.warm,
+            Route.UPLOAD.value: self._transfers.give_up, Route.DOWNLOAD.value: self._transfers.give_up,
         }  # fmt: skip
         self._busy: set[str] = set()
         self._lock = threading.Lock()
@@ -90,8 +93,8 @@ class NodeLifecycle:
         self._take(call_id, self.images.remove)
 
     def transfer(self, call_id: str) -> None:
-        """NodeTask.TRANSFER: stream a large upload into the sandbox."""
-        self._take(call_id, self._transfers.upload)
+        """NodeTask.TRANSFER: stream a file into the sandbox, or out of it."""
+        self._take(call_id, self._transfers.move)
 
     def statistics(self, call_id: str) -> None:
         """NodeTask.STATISTICS: what the sandbox uses."""
@@ -116,7 +119,7 @@ class NodeLifecycle:
                 continue
             if call.is_start and self._has_container(call):
                 continue  # with the session side
-            if call.route == Route.UPLOAD and ("content_base64" in call.body or not all):
+            if call.route in MOVES and ("content_base64" in call.body or not all):
                 continue
             self._lost[call.route](call_id)
             taken += 1

@@ -134,6 +134,30 @@ def write_file(path: str, call_id: str) -> bytes:
     )
 
 
+def send_file(path: str) -> bytes:
+    """Return the script that prints a file, however large."""
+    return _bytes(
+        f"p={place(path)}\n"
+        f'[[ -d $p ]] && {{ printf "is a folder" >&2; return {IS_FOLDER}; }}\n'
+        f'[[ -e $p ]] || {{ printf "no such file" >&2; return {NO_FILE}; }}\n'
+        f'[[ -f $p ]] || {{ printf "is not a regular file" >&2; return {NO_ACCESS}; }}\n'
+        'exec cat -- "$p"'
+    )
+
+
+def send_archive(path: str) -> bytes:
+    """Return the script that prints a file or folder as a tar, whose members begin with its name. The image needs tar."""
+    return _bytes(
+        f"p={place(path)}\n"
+        f'[[ -e $p || -L $p ]] || {{ printf "no such file or folder" >&2; return {NO_FILE}; }}\n'
+        f'type -P tar >/dev/null || {{ printf "the image has no tar" >&2; return {NO_ACCESS}; }}\n'
+        "while [[ $p == */ && $p != / ]]; do p=${p%/}; done\n"
+        # What has no name of its own (`/`, `.`, `..`) is entered; its members begin with a dot.
+        '[[ $p == / || ${p##*/} == . || ${p##*/} == .. ]] && { cd -- "$p" && exec tar -cf - .; }\n'
+        'd=${p%/*}; cd -- "${d:-/}" && exec tar -cf - -- "${p##*/}"'
+    )
+
+
 def _write_prelude(path: str) -> str:
     """Return the lines that refuse a folder and make the parents."""
     return (

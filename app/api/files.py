@@ -1,10 +1,11 @@
 """Routes about files."""
 
 import os
+from collections.abc import Iterator
 
-from flask import request
+from flask import Response, request
 
-from app.api.endpoint import Incoming
+from app.api.endpoint import Incoming, path_id, query_flag, query_text
 from app.calls import Route
 from app.services import Services
 from rock.errors import BadRequest
@@ -27,3 +28,18 @@ def upload(services: Services, incoming: Incoming) -> str:
         raise BadRequest("file: is required, as a part of the multipart body with a file name")
     size = part.stream.seek(0, os.SEEK_END)
     return services.commands.upload(incoming.data, part.stream, part.filename or "", size, incoming.ask)
+
+
+def download(services: Services, incoming: Incoming) -> Response:
+    """Send a file as it is, or a file or folder as a tar."""
+    archive = query_flag("archive")
+    parts = services.downloads.read(path_id(incoming), query_text("path"), archive, incoming.ask)
+    first = next(parts, b"")  # an error before the first byte is an ordinary answer; one after it breaks the connection
+    kind = "application/x-tar" if archive else "application/octet-stream"
+    return Response(_whole(first, parts), mimetype=kind, headers={"Cache-Control": "no-store"})
+
+
+def _whole(first: bytes, parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield all parts; closing it closes them."""
+    yield first
+    yield from parts

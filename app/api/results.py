@@ -5,12 +5,12 @@ from collections.abc import Iterator
 
 from flask import Response, request
 
-from app.api.endpoint import Incoming, query_seconds
+from app.api.endpoint import Incoming, path_id, query_seconds
 from app.broker import NodeTask
 from app.calls import call_id
 from app.dispatch import envelope
 from app.services import Services
-from rock.errors import BadRequest, RockError
+from rock.errors import BadRequest, NotFound, RockError
 
 # The longest a poll is held, in seconds: under the idle limits of the proxies that stand between.
 LONGEST_POLL = 300.0
@@ -23,6 +23,17 @@ def get_result(services: Services, incoming: Incoming) -> str:
     request_id = incoming.path["request_id"]
     wait = query_seconds("wait", 0.0, LONGEST_POLL)
     return services.dispatch.result(call_id(incoming.identity.owner, request_id), request_id, wait)
+
+
+def last_command(services: Services, incoming: Incoming) -> str:
+    """Name the call of the command that a session ran last, or runs."""
+    sandbox_id, session = path_id(incoming), request.args.get("session") or None
+    found = services.lifecycle.last_command(sandbox_id, session, incoming.ask)
+    calls = [call for call in services.results.heads([found] if found else []) if call.owner == incoming.identity.owner]
+    if not calls:
+        where = f"session {session[:80]!r}" if session else "a session"
+        raise NotFound(f"no command of {where} of sandbox {sandbox_id} is known; its sessions run none, or long ago")
+    return services.dispatch.standing(calls[0].call_id, calls[0].request_id)
 
 
 def cancel(services: Services, incoming: Incoming) -> str:

@@ -3,7 +3,8 @@
 -- Follows known.lua. KEYS: call, sandbox
 -- ARGV: now, fingerprint, owner, is_admin, need_running, lost_before,
 --       template of node hash, of node leases, of node in-flight, call id,
---       queue and message of a letter ('' for none), mark of the node in both, then field/value pairs of the call
+--       queue and message of a letter ('' for none), mark of the node in both,
+--       key of last commands ('' for other calls), session, seconds for which that is known, then field/value pairs of the call
 -- Returns {word, ...}: new|attached|done|conflict|missing|state|lost with what Python needs to answer.
 local now = tonumber(ARGV[1])
 local known = known_call(ARGV[2])
@@ -29,9 +30,14 @@ if box[2] == 'running' then
     redis.call('HSET', KEYS[2], 'inflight', inflight)
   end
 end
-redis.call('HSET', KEYS[1], 'counted', counted, unpack(ARGV, 14))
+redis.call('HSET', KEYS[1], 'counted', counted, unpack(ARGV, 17))
 redis.call('HSET', KEYS[1], 'node', node)
 redis.call('ZADD', named(ARGV[9]), now, ARGV[10])
+if ARGV[14] ~= '' then
+  -- Sessions of any name: ':' begins those, '*' is the last command of all.
+  redis.call('HSET', ARGV[14], '*', ARGV[10], ':' .. ARGV[15], ARGV[10])
+  redis.call('EXPIRE', ARGV[14], ARGV[16])
+end
 if ARGV[11] ~= '' then
   -- Ids hold no character that is special in a replacement.
   redis.call('LPUSH', (string.gsub(ARGV[11], ARGV[13], node)), (string.gsub(ARGV[12], ARGV[13], node)))

@@ -16,6 +16,7 @@ _UNPACK = """\
 exec 3< "$1" && rm -f -- "$1" && mkdir -p -- "$2" && cd -- "$2" || exit 1
 shopt -s dotglob nullglob
 old=(*)
+[[ $3 ]] && old=()
 while ((${#old[@]})); do
   rm -rf -- "${old[@]:0:500}" || exit 1
   old=("${old[@]:500}")
@@ -45,7 +46,7 @@ def pack(source: Path, archive: Path) -> None:
             _add(tar, path, os.path.relpath(path, root))
 
 
-def unpack_command(archive: str, target: str) -> list[str]:
+def unpack_command(archive: str, target: str, *, merge: bool = False) -> list[str]:
     """Return the command that replaces a folder's contents in a sandbox by those of an uploaded archive, and removes it.
 
     The image needs bash and tar.
@@ -53,12 +54,41 @@ def unpack_command(archive: str, target: str) -> list[str]:
     Params:
         archive: path of the archive in the sandbox.
         target: the folder there; made if it is missing.
+        merge: keep what is in the folder; what has the same name is replaced.
     Raises:
         BadRequest: target is not an absolute path below `/`.
     """
     if not target.startswith("/") or not posixpath.normpath(target).strip("/") or "\0" in target:
         raise BadRequest(f"the folder in the sandbox must be an absolute path below /, is {target!r}")
-    return ["bash", "-c", _UNPACK, "bash", archive, target]
+    return ["bash", "-c", _UNPACK, "bash", archive, target, *(["merge"] if merge else [])]
+
+
+def unpack(archive: Path, target: Path) -> list[str]:
+    """Unpack a tar that came from a sandbox into a local folder, which is made; modes and links come along, owners do not.
+
+    Returns:
+        What was left out, and why: a path or a link that leads out of the folder, a device.
+    Raises:
+        BadRequest: it is no whole archive.
+        OSError: it could not be written.
+    """
+    left_out: list[str] = []
+
+    def harmless(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        """Return the member as it may be written, None if it may not."""
+        try:
+            return tarfile.data_filter(member, path)
+        except tarfile.FilterError as error:
+            left_out.append(str(error))
+            return None
+
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        with tarfile.open(archive) as tar:
+            tar.extractall(target, filter=harmless)
+    except tarfile.TarError as error:
+        raise BadRequest(f"what the sandbox sent is no whole archive ({error}); try again") from error
+    return left_out
 
 
 def _below(root: Path) -> Iterator[str]:

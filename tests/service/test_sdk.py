@@ -44,6 +44,27 @@ async def test_sessions(sandbox, _):
 
 
 @with_sandbox
+async def test_output_is_heard_while_it_comes(sandbox, tmp_path):
+    await sandbox.create_session(CreateBashSessionRequest(session="s"))
+    heard, go = [], tmp_path / "go"
+
+    def hear(stream, text):
+        heard.append((stream, text))
+        go.touch()  # the command goes on only once it was heard
+
+    wait = f"until [ -e {go} ]; do sleep 0.05; done"
+    seen = await sandbox.run_in_session(BashAction(command=f"echo one; {wait}; echo two", session="s"), hear)
+    assert seen.output == "one\ntwo" and "".join(text for _, text in heard) == "one\ntwo\n"
+    heard.clear()
+    go.unlink()
+    done = await sandbox.execute(Command(command=f"echo out; echo err >&2; {wait}; exit 4"), hear)
+    assert (done.exit_code, sorted(heard)) == (4, [("stderr", "err\n"), ("stdout", "out\n")])
+    heard.clear()
+    await sandbox.execute(Command(command="echo quick"), hear)
+    assert heard == [("stdout", "quick\n")]
+
+
+@with_sandbox
 async def test_arun_goes_on_after_a_command_that_says_exit(sandbox, _):
     await sandbox.arun("cd /tmp")
     assert (await sandbox.arun("pwd")).output == "/tmp"
@@ -71,7 +92,7 @@ async def test_files(sandbox, tmp_path):
     assert (await sandbox.upload_by_path(local, remote)).success
     await sandbox.fs.download_file(remote, back)
     assert back.read_bytes() == local.read_bytes()
-    with pytest.raises(errors.CommandFailed, match="absent"):
+    with pytest.raises(errors.NotFound, match="absent"):
         await sandbox.fs.download_file(str(tmp_path / "absent"), back)
     text = "ünï\r\n\0 end"
     await sandbox.write_file_by_path(text, str(tmp_path / "t"))

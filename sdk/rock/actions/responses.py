@@ -269,7 +269,7 @@ class CloseResponse:
 
 @dataclass(kw_only=True)
 class UnfinishedResponse:
-    """How a call stands: GET /results/{request_id} has its end. `position`: the calls that its session runs before it, while it waits for them."""
+    """How a call stands (`pending`, `running`, `done`): GET /results/{request_id} has its end. `position`: the calls that its session runs before it, while it waits for them."""
 
     request_id: str = wire(fields.String())
     state: str = wire(fields.String())

@@ -6,12 +6,13 @@ from typing import Any
 import click
 
 from rock.actions import EnvEntry, dump
+from rock.cli import options
 from rock.cli.faults import faults
 from rock.cli.lazy import LazyGroup
 from rock.sdk import loop
 from rock.sdk.envhub import EnvHubClient
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+json_option = options.json_option
 
 
 @click.group(cls=LazyGroup, table={"start": ("app.cli:envhub_start", "Run EnvHub in the foreground.")})

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class LazyGroup(click.Group):
@@ -36,6 +37,20 @@ class LazyGroup(click.Group):
             ) from error
         assert isinstance(command, click.Command)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete a command's name, or an option; those of the table without importing any."""
+        mine = [
+            CompletionItem(name, help=text) for name, (_, text) in self._table.items() if name.startswith(incomplete)
+        ]
+        names = {item.value for item in mine}
+        known = [
+            CompletionItem(name, help=self.commands[name].get_short_help_str())
+            for name in super().list_commands(ctx)
+            if name.startswith(incomplete) and name not in names
+        ]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*mine, *known, *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands; those of the table without importing any."""

@@ -7,12 +7,11 @@ from urllib.parse import quote
 import click
 
 from rock.actions import NodeListResponse, NodeResponse, dump, parse
+from rock.cli import options
 from rock.cli.faults import faults
 from rock.sdk import loop
-from rock.sdk.sandbox.config import SandboxConfig
 
 GIB = 1024**3
-as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.group()
@@ -21,11 +20,11 @@ def node() -> None:
 
 
 @node.command("ls")
-@as_json
+@options.json_option
 def list_(as_json: bool) -> None:
     """List the nodes: what each has, and what of it is taken."""
     with faults():
-        found = parse(NodeListResponse, loop.run(SandboxConfig().transport().get("/nodes")))
+        found = parse(NodeListResponse, loop.run(options.config().transport().get("/nodes")))
     if as_json:
         click.echo(json.dumps(dump(found), indent=2))
         return
@@ -39,7 +38,7 @@ def list_(as_json: bool) -> None:
 
 @node.command()
 @click.argument("node_id")
-@as_json
+@options.json_option
 def drain(node_id: str, as_json: bool) -> None:
     """Give a node nothing new; the sandboxes that it has go on."""
     found = _steer(node_id, "drain")
@@ -48,7 +47,7 @@ def drain(node_id: str, as_json: bool) -> None:
 
 @node.command()
 @click.argument("node_id")
-@as_json
+@options.json_option
 def resume(node_id: str, as_json: bool) -> None:
     """Let a drained node take new sandboxes again."""
     _say(_steer(node_id, "resume"), as_json, f"{node_id} takes new sandboxes")
@@ -57,7 +56,7 @@ def resume(node_id: str, as_json: bool) -> None:
 def _steer(node_id: str, verb: str) -> NodeResponse:
     """Ask the service to drain or resume a node."""
     with faults():
-        sent = SandboxConfig().transport().post(f"/nodes/{quote(node_id, safe='')}/{verb}", {})
+        sent = options.config().transport().post(f"/nodes/{quote(node_id, safe='')}/{verb}", {})
         return parse(NodeResponse, loop.run(sent))
 
 

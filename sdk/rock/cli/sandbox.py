@@ -3,39 +3,30 @@
 import asyncio
 import json
 import sys
+import uuid
 from contextlib import suppress
 from typing import Any
 
 import click
 
-from rock.actions import Command, SandboxListResponse, SandboxRequest, State, dump, parse
+from rock.actions import SandboxListResponse, SandboxRequest, State, dump, parse
+from rock.cli import attended, copying, options, running
 from rock.cli.faults import faults
 from rock.cli.shell import shell
-from rock.errors import CommandFault, NotFound, RockError
+from rock.errors import NotFound, RockError
 from rock.sdk import loop
+from rock.sdk.sandbox.client import Sandbox as AsyncSandbox
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.sync import Sandbox
 
-COMMAND_SECONDS = 1200.0
+json_option = options.json_option
 
 
 def _attached(sandbox_id: str) -> Sandbox:
-    """Return a client of a sandbox that runs already."""
-    sandbox = Sandbox(SandboxConfig())
+    """Return a client of a sandbox that is there already."""
+    sandbox = Sandbox(options.config())
     sandbox.attach(sandbox_id)
     return sandbox
-
-
-def _execute(sandbox: Sandbox, command: tuple[str, ...], seconds: float) -> int:
-    """Run a command, print what it printed where it printed it, and return its exit code."""
-    try:
-        seen = sandbox.execute(Command(command=list(command), timeout=seconds))
-    except CommandFault as error:
-        click.echo(str(error), err=True)
-        return error.exit_code or 1
-    click.echo(seen.stdout, nl=False)
-    click.echo(seen.stderr, nl=False, err=True)
-    return seen.exit_code or 0
 
 
 @click.group()
@@ -43,45 +34,30 @@ def sandbox() -> None:
     """Work with sandboxes."""
 
 
-@sandbox.command()
-@click.argument("image")
-@click.argument("command", nargs=-1, required=True)
-@click.option("--memory", default="2g", show_default=True)
-@click.option("--cpus", type=float, default=1.0, show_default=True)
-@click.option("--timeout", "seconds", type=float, default=COMMAND_SECONDS, show_default=True, help="Seconds.")
-def run(image: str, command: tuple[str, ...], memory: str, cpus: float, seconds: float) -> None:
-    """Run COMMAND in a new sandbox of IMAGE, then throw the sandbox away; exits as COMMAND did."""
-    config = SandboxConfig(image=image, memory=memory, cpus=cpus, auto_delete_seconds=0)
-    with faults(), Sandbox(config) as started:
-        code = _execute(started, command, seconds)
-    sys.exit(code)
+for command in (running.run, running.exec_, running.logs, copying.cp):
+    sandbox.add_command(command)
 
 
 @sandbox.command()
 @click.argument("image")
-@click.option("--memory", default="2g", show_default=True)
-@click.option("--cpus", type=float, default=1.0, show_default=True)
-def start(image: str, memory: str, cpus: float) -> None:
-    """Start a sandbox of IMAGE and print its id."""
-    with faults():
-        started = Sandbox(SandboxConfig(image=image, memory=memory, cpus=cpus))
-        started.start()
-        click.echo(started.sandbox_id)
+@options.start_options
+@json_option
+def start(image: str, as_json: bool, **given: Any) -> None:
+    """Start a sandbox of IMAGE and print its id. It stops after 4 hours without a call."""
+    config = options.config(image=image, sandbox_id=uuid.uuid4().hex, **given)
+    attended.finish(_start(config, as_json))
 
 
-@sandbox.command("exec")
-@click.argument("sandbox_id")
-@click.argument("command", nargs=-1, required=True)
-@click.option("--timeout", "seconds", type=float, default=COMMAND_SECONDS, show_default=True, help="Seconds.")
-def exec_(sandbox_id: str, command: tuple[str, ...], seconds: float) -> None:
-    """Run COMMAND in a running sandbox; exits as COMMAND did."""
-    with faults():
-        code = _execute(_attached(sandbox_id), command, seconds)
-    sys.exit(code)
+async def _start(config: SandboxConfig, as_json: bool) -> int:
+    started = AsyncSandbox(config)
+    await attended.start(started, quiet=as_json)
+    value = {"sandbox_id": started.sandbox_id, "host_name": started.host_name, "host_ip": started.host_ip}
+    options.say(as_json, value, started.sandbox_id)
+    return 0
 
 
 @sandbox.command("shell")
-@click.argument("sandbox_id")
+@options.sandbox_argument
 @click.option("--session", default="default", show_default=True, help="Made if it is not there.")
 def shell_(sandbox_id: str, session: str) -> None:
     """Open a terminal in a session of a running sandbox; exits as its shell did. The session stays as it was."""
@@ -93,19 +69,23 @@ def shell_(sandbox_id: str, session: str) -> None:
 
 
 @sandbox.command()
-@click.argument("sandbox_id")
-def status(sandbox_id: str) -> None:
-    """Print what is known of a sandbox, as JSON."""
+@options.sandbox_argument
+@json_option
+def status(sandbox_id: str, as_json: bool) -> None:
+    """Print what is known of a sandbox: always as JSON."""
     with faults():
         click.echo(json.dumps(dump(_attached(sandbox_id).get_status(include_all_states=True)), indent=2))
 
 
 @sandbox.command()
-@click.argument("sandbox_id")
-def stop(sandbox_id: str) -> None:
-    """Stop a sandbox."""
+@options.sandboxes_argument
+@json_option
+def stop(sandbox_ids: tuple[str, ...], as_json: bool) -> None:
+    """Stop sandboxes; their files are kept for a while, `rock sandbox rm` removes them. Stopping again is no error."""
     with faults():
-        _attached(sandbox_id).stop()
+        for sandbox_id in sandbox_ids:
+            _attached(sandbox_id).stop()
+    options.say(as_json, {"stopped": list(sandbox_ids)})
 
 
 @sandbox.command()
@@ -114,7 +94,7 @@ def stop(sandbox_id: str) -> None:
 @click.option("--experiment", "experiment_id", help="Only those of this experiment id.")
 @click.option("--namespace", help="Only those of this namespace.")
 @click.option("--image", help="Only those of this image.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def ls(as_json: bool, **filters: str | None) -> None:
     """List sandboxes, newest first: those that live, and those that have stopped and are kept."""
     with faults():
@@ -122,6 +102,8 @@ def ls(as_json: bool, **filters: str | None) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
+    if not rows and sys.stdout.isatty():
+        click.echo("no sandboxes; `rock sandbox start IMAGE` starts one", err=True)
     for row in rows:
         shown = (row["sandbox_id"], row["state"], row["image"], row["host_name"], row["create_time"], row["message"])
         click.echo("\t".join(str(cell or "-") for cell in shown))
@@ -129,7 +111,7 @@ def ls(as_json: bool, **filters: str | None) -> None:
 
 def _rows(filters: dict[str, str]) -> list[dict[str, Any]]:
     """Return all rows of a list, page by page."""
-    transport, rows, page = SandboxConfig().transport(), [], 0
+    transport, rows, page = options.config().transport(), [], 0
     while True:
         page += 1
         answer = loop.run(transport.get("/sandboxes", {**filters, "page": str(page)}))
@@ -139,12 +121,12 @@ def _rows(filters: dict[str, str]) -> list[dict[str, Any]]:
 
 
 @sandbox.command()
-@click.argument("sandbox_ids", nargs=-1, required=True)
+@options.sandboxes_argument
 @click.option("--force", is_flag=True, help="Stop those that run.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@json_option
 def rm(sandbox_ids: tuple[str, ...], force: bool, as_json: bool) -> None:
     """Delete stopped sandboxes with their files; exits with 1 if one could not be deleted."""
-    transport, failed = SandboxConfig().transport(), {}
+    transport, failed = options.config().transport(), {}
     for sandbox_id in sandbox_ids:
         body = dump(SandboxRequest(sandbox_id=sandbox_id))
         try:
@@ -159,5 +141,7 @@ def rm(sandbox_ids: tuple[str, ...], force: bool, as_json: bool) -> None:
             json.dumps({"deleted": [one for one in sandbox_ids if one not in failed], "failed": failed}, indent=2)
         )
     for reason in () if as_json else failed.values():
-        click.echo(reason, err=True)
+        click.echo(f"Error: {reason}", err=True)
+    if failed and not (as_json or force):
+        click.echo("Try: `rock sandbox rm --force` stops those that run", err=True)
     sys.exit(1 if failed else 0)

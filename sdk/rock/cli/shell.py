@@ -13,9 +13,9 @@ import tty
 from collections.abc import Iterator
 
 from rock.actions import CreateBashSessionRequest
+from rock.cli import options
 from rock.errors import AlreadyExists
 from rock.sdk.sandbox.client import Sandbox
-from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.terminal import Terminal
 
 
@@ -25,7 +25,7 @@ async def shell(sandbox_id: str, session: str) -> int:
     Raises:
         RockError: how it ended, if not by itself.
     """
-    sandbox = Sandbox(SandboxConfig())
+    sandbox = Sandbox(options.config())
     await sandbox.attach(sandbox_id)
     with contextlib.suppress(AlreadyExists):
         await sandbox.create_session(CreateBashSessionRequest(session=session))

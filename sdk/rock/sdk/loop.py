@@ -6,11 +6,48 @@ import asyncio
 import atexit
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 STOP_SECONDS = 5.0
 """How long the interpreter's end waits for what the loop still holds."""
+
+
+CLEAN_UP_SECONDS = 15.0
+"""How long an interrupted caller waits for what was interrupted to clean up (withdraw a start, end a command)."""
+
+
+class _Call(Generic[T]):
+    """One coroutine on the loop, and the thread that waits for it.
+
+    Params:
+        coroutine: begun on the loop by `begin`.
+    """
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+        self._ended = threading.Event()
+
+    def begin(self) -> None:
+        """Start it. On the loop."""
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(lambda _: self._ended.set())
+
+    def end(self) -> None:
+        """Cancel it; one that never began is dropped. On the loop."""
+        if self._task is not None:
+            self._task.cancel()
+        else:
+            self._coroutine.close()
+            self._ended.set()
+
+    def result(self, seconds: float | None = None) -> T:
+        """Wait for it and return its result. Raises what it raises; TimeoutError after `seconds`."""
+        if not self._ended.wait(seconds) or self._task is None:
+            raise TimeoutError
+        return self._task.result()
 
 
 class _Loop:
@@ -22,12 +59,16 @@ class _Loop:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine and return its result; an interrupt of the caller (Ctrl-C) cancels it."""
-        future = asyncio.run_coroutine_threadsafe(coroutine, self._running())
+        """Run the coroutine and return its result; an interrupt of the caller (Ctrl-C) cancels it, and waits until it has cleaned up."""
+        call, loop = _Call(coroutine), self._running()
         try:
-            return future.result()
+            loop.call_soon_threadsafe(call.begin)
+            return call.result()
         except BaseException:
-            future.cancel()
+            loop.call_soon_threadsafe(call.end)
+            # What it was about to do, or how it ended, does not matter any more.
+            with suppress(asyncio.CancelledError, Exception):
+                call.result(CLEAN_UP_SECONDS)
             raise
 
     def _running(self) -> asyncio.AbstractEventLoop:

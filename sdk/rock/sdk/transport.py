@@ -11,7 +11,7 @@ import json
 import random
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
@@ -28,10 +28,19 @@ POLL_SECONDS = 30.0
 MARGIN_SECONDS = 30.0
 """What the client gives on top of the service's own limit, so that the service is always the one to end a call."""
 
+QUICK_SECONDS = 0.2
+"""How long a call is waited for before its output is followed: most are done by then."""
+
+PART_BYTES = 1024 * 1024
+"""Of a download, at most, handed on at a time."""
+
 SLOW_SECONDS = 600.0
 """For calls that the service answers only when done."""
 
 CANCEL_SECONDS = 5.0
+
+PATIENCE_SECONDS = 30.0
+"""For how long a call is sent again while nobody answers."""
 
 _AWAY = frozenset({502, 503, 504})
 
@@ -66,7 +75,7 @@ class Transport:
         patience: seconds without any answer after which a call fails with `Unavailable`.
     """
 
-    def __init__(self, base_url: str, headers: Mapping[str, str], patience: float = 30.0) -> None:
+    def __init__(self, base_url: str, headers: Mapping[str, str], patience: float = PATIENCE_SECONDS) -> None:
         self.url = base_url.rstrip("/")
         self._headers = dict(headers)
         self._patience = patience
@@ -91,15 +100,23 @@ class Transport:
         """Return the result of a multipart POST; form makes a fresh body for each try. Otherwise as `get`."""
         return await self._send("POST", path, form=form, limit=None)
 
-    async def call(self, path: str, body: Mapping[str, Any]) -> Any:
+    async def call(
+        self, path: str, body: Mapping[str, Any], meanwhile: Callable[[str], Awaitable[None]] | None = None
+    ) -> Any:
         """Return the result of a call that may take long: start it, then wait for its end, however long that is.
 
         When the awaiting task is cancelled, the call is cancelled at the service too. Otherwise as `get`.
+
+        Params:
+            meanwhile: awaited with the request id once, if the call is not done at once.
         """
         request_id = body.get("request_id") or new_request_id()
-        body = {**body, "request_id": request_id, "wait": POLL_SECONDS}
+        wait = QUICK_SECONDS if meanwhile else POLL_SECONDS
+        body = {**body, "request_id": request_id, "wait": wait}
         try:
-            result = await self._send("POST", path, body=body, limit=POLL_SECONDS + MARGIN_SECONDS)
+            result = await self._send("POST", path, body=body, limit=wait + MARGIN_SECONDS)
+            if meanwhile and is_unfinished(result):
+                await meanwhile(request_id)
             while is_unfinished(result):
                 where = f"/results/{quote(request_id, safe='')}"
                 result = await self.get(where, {"wait": f"{POLL_SECONDS:g}"}, wait=POLL_SECONDS)
@@ -107,6 +124,32 @@ class Transport:
         except asyncio.CancelledError as cancelled:
             await self._cancel(request_id, cancelled)
             raise
+
+    async def download(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
+        """Yield the bytes that a GET sends, as they come. Close it if you stop before its end.
+
+        Raises:
+            RockError: the service's own error, or Unavailable: nobody answers, or the connection broke on the way.
+        """
+        silent_since, tries = time.monotonic(), 0
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=SLOW_SECONDS)
+        session, url, begun = await client(), self.url + PREFIX + path, False
+        while True:
+            try:
+                async with session.get(url, params=params, headers=self._headers, timeout=timeout) as response:
+                    if response.content_type == "application/json":
+                        _result(response.status, response.headers, await response.read(), url)
+                    async for part in response.content.iter_chunked(PART_BYTES):
+                        begun = True
+                        yield part
+                    return
+            except (_Away, aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+                tries += 1
+                pause = _backoff(tries)
+                if begun or time.monotonic() + pause - silent_since > self._patience:
+                    text = "broke off" if begun else "does not answer"
+                    raise errors.Unavailable(f"{url} {text}: {error or type(error).__name__}") from error
+                await asyncio.sleep(pause)
 
     async def websocket(self, path: str, params: Mapping[str, str]) -> aiohttp.ClientWebSocketResponse:
         """Return an open WebSocket to a route of the service.

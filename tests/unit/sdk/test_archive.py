@@ -119,3 +119,30 @@ def test_what_cannot_be_unpacked_says_why(source, tmp_path):
     archive.pack(source, tmp_path / "x.tar")
     done = unpack(tmp_path / "x.tar", tmp_path / "file")
     assert done.returncode == 1 and "File exists" in done.stderr
+
+
+def test_what_comes_from_a_sandbox_cannot_write_elsewhere(tmp_path):
+    packed, target = tmp_path / "x.tar", tmp_path / "here"
+    with tarfile.open(packed, "w") as tar:
+        for name in ("../outside", "/absolute", "fine"):
+            tar.addfile(tarfile.TarInfo(name))
+        link = tarfile.TarInfo("link")
+        link.type, link.linkname = tarfile.SYMTYPE, "../../outside"
+        tar.addfile(link)
+    left_out = archive.unpack(packed, target)
+    assert sorted(path.name for path in target.iterdir()) == ["absolute", "fine"] and len(left_out) == 2
+    assert not (tmp_path / "outside").exists() and not Path("/absolute").exists()
+    packed.write_bytes(b"no tar at all")
+    with pytest.raises(BadRequest, match="no whole archive"):
+        archive.unpack(packed, target)
+
+
+def test_a_merge_keeps_what_was_there(source, tmp_path):
+    target, packed = tmp_path / "target", tmp_path / "x.tar"
+    target.mkdir()
+    (target / "old").write_text("old")
+    (target / "both").write_text("old")
+    (source / "both").write_text("new")
+    archive.pack(source, packed)
+    assert subprocess.run(archive.unpack_command(str(packed), str(target), merge=True)).returncode == 0
+    assert {path.name: path.read_text() for path in target.iterdir()} == {"old": "old", "both": "new"}

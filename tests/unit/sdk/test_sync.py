@@ -12,7 +12,7 @@ from rock.sdk.sandbox.config import SandboxConfig
 from tests.unit.sdk.fake_service import started, success
 
 PAIRS = [(client.Sandbox, sync.Sandbox), (files.FileSystem, sync.FileSystem), (process.Process, sync.Process)]
-INTERNAL = {"send", "call", "required_id"}
+INTERNAL = {"send", "call", "listen", "required_id"}
 """What the parts of the asynchronous Sandbox use among themselves."""
 
 

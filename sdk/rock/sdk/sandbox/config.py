@@ -7,7 +7,7 @@ from functools import partial
 
 from rock import settings
 from rock.actions import StartRequest
-from rock.sdk.transport import Transport
+from rock.sdk.transport import PATIENCE_SECONDS, Transport
 
 _setting = partial(partial, settings.read)
 
@@ -32,6 +32,8 @@ class SandboxConfig(StartRequest):
     namespace: str | None = None
     api_key: str | None = field(default_factory=_setting("ROCK_API_KEY"), repr=False)
     extra_headers: dict[str, str] = field(default_factory=dict, repr=False)
+    patience: float = PATIENCE_SECONDS
+    """Seconds for which a call is sent again while nobody answers; then it raises Unavailable."""
 
     def to_request(self) -> StartRequest:
         """Return what is sent to start the sandbox."""
@@ -50,7 +52,7 @@ class SandboxConfig(StartRequest):
 
     def transport(self) -> Transport:
         """Return a transport to the service."""
-        return Transport(self.base_url, self.headers())
+        return Transport(self.base_url, self.headers(), self.patience)
 
 
 @dataclass(kw_only=True)

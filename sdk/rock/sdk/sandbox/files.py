@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import base64
+import contextlib
 import mimetypes
 import tempfile
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
 import aiohttp
 
@@ -26,11 +27,9 @@ from rock.actions import (
     WriteFileResponse,
     parse,
 )
+from rock.sdk.progress import OnProgress, opened
 from rock.sdk.sandbox.sessions import SessionVerbs
 from rock.sdk.transport import new_request_id
-
-_PIECE = 6 * 1024 * 1024
-"""Bytes fetched by one command of a download."""
 
 
 class FileVerbs(SessionVerbs):
@@ -61,9 +60,13 @@ class FileVerbs(SessionVerbs):
         """Send a local file to the sandbox; as `upload_by_path`."""
         return await self.upload_by_path(request.source_path, request.target_path)
 
-    async def upload_by_path(self, file_path: str | Path, target_path: str) -> UploadResponse:
+    async def upload_by_path(
+        self, file_path: str | Path, target_path: str, on_progress: OnProgress | None = None
+    ) -> UploadResponse:
         """Send the local file at file_path to target_path in the sandbox; it is streamed, not held in memory.
 
+        Params:
+            on_progress: called with the bytes that have been read so far, and how many there are.
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: the local file cannot be read.
             RockError: it could not be written in the sandbox.
@@ -80,14 +83,14 @@ class FileVerbs(SessionVerbs):
                 data.add_field(name, value)
             kind = mimetypes.guess_type(source.name)[0] or "application/octet-stream"
             # aiohttp closes the file when the body is sent or given up.
-            data.add_field("file", source.open("rb"), filename=source.name, content_type=kind)
+            data.add_field("file", opened(source, on_progress), filename=source.name, content_type=kind)
             return data
 
         return parse(UploadResponse, await self.transport.upload("/upload", form))
 
 
 class FileSystem:
-    """`Sandbox.fs`: helpers over `execute` and `upload`.
+    """`Sandbox.fs`: helpers over `execute`, `upload` and downloads.
 
     Params:
         sandbox: whose files.
@@ -97,7 +100,13 @@ class FileSystem:
         self._sandbox = sandbox
 
     async def upload_dir(
-        self, source_dir: str | Path, target_dir: str, extract_timeout: float = 600
+        self,
+        source_dir: str | Path,
+        target_dir: str,
+        extract_timeout: float = 600,
+        *,
+        merge: bool = False,
+        on_progress: OnProgress | None = None,
     ) -> BashObservation:
         """Replace the contents of target_dir in the sandbox by those of a local folder, sent as one archive.
 
@@ -107,45 +116,78 @@ class FileSystem:
             source_dir: the local folder.
             target_dir: absolute; what was in it is removed.
             extract_timeout: seconds to unpack.
+            merge: keep what is in target_dir, and replace only files of the same name.
+            on_progress: as for `upload_by_path`, of the archive.
         Raises:
             NotADirectoryError, OSError: source_dir is no folder, or cannot be read.
             CommandFailed: it could not be unpacked (the image has no `tar`, the disk is full).
         """
         packed = f"/tmp/rock-{uuid.uuid4().hex}.tar"
-        command = archive.unpack_command(packed, target_dir)
+        command = archive.unpack_command(packed, target_dir, merge=merge)
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "upload.tar"
             await asyncio.to_thread(archive.pack, Path(source_dir), local)
-            await self._sandbox.upload_by_path(local, packed)
+            await self._sandbox.upload_by_path(local, packed, on_progress)
         done = await self._run(command, extract_timeout, f"{target_dir} was not unpacked")
         return BashObservation(output=done.stdout + done.stderr, exit_code=0)
 
-    async def download_file(self, remote_path: str, local_path: str | Path) -> FileResponse:
-        """Copy a file of the sandbox to a local path, byte for byte; the folders above it are made.
+    async def download_file(
+        self, remote_path: str, local_path: str | Path, *, on_progress: OnProgress | None = None
+    ) -> FileResponse:
+        """Copy a file of the sandbox to a local path, byte for byte; the folders above it are made. It is streamed.
 
+        Params:
+            on_progress: called with the bytes that have come so far, and None.
         Raises:
-            CommandFailed: the file is not there or cannot be read.
+            NotFound: there is no such file.
+            BadRequest: it is a folder, or cannot be read.
+            Unavailable: the connection broke; local_path is as it was.
         """
         target = Path(local_path)
         target.parent.mkdir(parents=True, exist_ok=True)
         part = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-        script = 'set -o pipefail; dd if="$1" bs="$2" skip="$3" count=1 | base64 -w0'
-        pieces = size = 0
         try:
-            await self._run(["test", "-f", remote_path], 60, f"{remote_path} is not a file in the sandbox")
-            with part.open("wb") as file:
-                while True:
-                    command = ["bash", "-c", script, "bash", remote_path, str(_PIECE), str(pieces)]
-                    piece = await self._run(command, 300, f"{remote_path} could not be read")
-                    data = base64.b64decode(piece.stdout)
-                    file.write(data)
-                    pieces, size = pieces + 1, size + len(data)
-                    if len(data) < _PIECE:
-                        break
+            size = await self._fetch(remote_path, part, on_progress, archive=False)
             part.replace(target)
         finally:
             part.unlink(missing_ok=True)
         return FileResponse(success=True, message=f"{remote_path} was copied to {target} ({size} bytes)")
+
+    async def download_dir(
+        self, remote_dir: str, local_dir: str | Path, *, on_progress: OnProgress | None = None
+    ) -> FileResponse:
+        """Copy the contents of a folder of the sandbox into a local folder, which is made; files of the same name are replaced.
+
+        Modes and links come along, owners do not. What leads out of the folder (a link to an absolute path) is left out.
+
+        Params:
+            on_progress: as for `download_file`, of the archive.
+        Returns:
+            Its message names what was left out.
+        Raises:
+            NotFound: there is no such folder.
+            BadRequest: it is a file, cannot be read, or the image has no `tar`.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            local = Path(folder) / "download.tar"
+            size = await self._fetch(f"{remote_dir.rstrip('/')}/.", local, on_progress, archive=True)
+            left_out = await asyncio.to_thread(archive.unpack, local, Path(local_dir))
+        without = f"; left out: {'; '.join(left_out)}" if left_out else ""
+        return FileResponse(success=True, message=f"{remote_dir} was copied to {local_dir} ({size} bytes){without}")
+
+    async def _fetch(self, path: str, target: Path, on_progress: OnProgress | None, *, archive: bool) -> int:
+        """Write what the service sends of a path into a local file; return how many bytes."""
+        where = f"/sandboxes/{quote(self._sandbox.required_id(), safe='')}/download"
+        parts = self._sandbox.transport.download(where, {"path": path, "archive": str(archive).lower()})
+        size = 0
+        async with contextlib.aclosing(parts):
+            with target.open("wb") as file:
+                async for part in parts:
+                    file.write(part)
+                    size += len(part)
+                    if on_progress:
+                        on_progress(size, None)
+        return size
 
     async def chown(self, remote_user: str, paths: Sequence[str], recursive: bool = False) -> FileResponse:
         """Give paths to remote_user and the group of that name.

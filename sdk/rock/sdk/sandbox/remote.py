@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from rock import errors
 from rock.actions import dump, parse
+from rock.sdk.live import OnOutput, follow
 from rock.sdk.sandbox.config import SandboxConfig
 
 T = TypeVar("T")
@@ -66,6 +68,37 @@ class Remote:
     async def call(self, answer: type[T], path: str, request: Any) -> T:
         """Send a request that may take long and wait for its end; otherwise as `send`."""
         return parse(answer, await self.transport.call(path, self._body(request)))
+
+    async def listen(
+        self, answer: type[T], path: str, request: Any, streams: Sequence[str], tell: OnOutput | None
+    ) -> T:
+        """Send a command, hand on what it prints while it runs, and wait for its end; otherwise as `call`.
+
+        Params:
+            streams: fields of the answer that hold what was printed; `output` is the stream `stdout`.
+            tell: gets all of it; None: nobody listens.
+        """
+        if tell is None:
+            return await self.call(answer, path, request)
+        names, heard = ["stdout" if name == "output" else name for name in streams], False
+
+        async def meanwhile(request_id: str) -> None:
+            nonlocal heard
+            heard = True
+            await follow(self.transport, request_id, names, tell)
+
+        try:
+            found: Any = parse(answer, await self.transport.call(path, self._body(request), meanwhile))
+        except errors.CommandFault as error:
+            for field, name in () if heard else zip(streams, names, strict=True):
+                if error.details.get(field):
+                    tell(name, str(error.details[field]))
+            raise
+        for field, name in () if heard else zip(streams, names, strict=True):
+            if getattr(found, field):
+                tell(name, getattr(found, field))
+        done: T = found
+        return done
 
     def _body(self, request: Any) -> dict[str, Any]:
         """Return the request as a JSON object for this sandbox."""

@@ -19,6 +19,7 @@ from rock.actions import (
     CreateBashSessionResponse,
     ExecuteBashSessionResponse,
 )
+from rock.sdk.live import OnOutput
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.remote import Remote
 
@@ -56,19 +57,21 @@ class SessionVerbs(Remote):
         """
         return await self.send(CloseBashSessionResponse, "/close_session", request)
 
-    async def run_in_session(self, action: BashAction) -> BashObservation:
+    async def run_in_session(self, action: BashAction, on_output: OnOutput | None = None) -> BashObservation:
         """Run a command in a session, after those that were sent to it before, and wait for its end.
 
+        Params:
+            on_output: called with `"stdout"` and text while the command prints; from the SDK's own thread in the synchronous twin.
         Raises:
             CommandFailed: exit code not 0 under check="raise"; the error has exit_code and `details["output"]`.
             CommandTimeout, SessionEnded, Cancelled, OutOfMemory: how else it ended.
             NotFound: there is no such session.
         """
-        return await self.call(BashObservation, "/run_in_session", action)
+        return await self.listen(BashObservation, "/run_in_session", action, ("output",), on_output)
 
-    async def execute(self, command: Command) -> CommandResponse:
-        """Run one process outside every session; otherwise as `run_in_session`."""
-        return await self.call(CommandResponse, "/execute", command)
+    async def execute(self, command: Command, on_output: OnOutput | None = None) -> CommandResponse:
+        """Run one process outside every session; `on_output` also gets its `"stderr"`. Otherwise as `run_in_session`."""
+        return await self.listen(CommandResponse, "/execute", command, ("stdout", "stderr"), on_output)
 
     async def arun(
         self,

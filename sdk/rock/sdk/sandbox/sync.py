@@ -57,6 +57,7 @@ class FileSystem:
 
     upload_dir = _blocking(files.FileSystem.upload_dir)
     download_file = _blocking(files.FileSystem.download_file)
+    download_dir = _blocking(files.FileSystem.download_dir)
     chown = _blocking(files.FileSystem.chown)
     chmod = _blocking(files.FileSystem.chmod)
 
