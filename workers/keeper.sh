@@ -20,7 +20,7 @@ INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
 declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
 declare -A PAST # the calls answered last, by id: whatever the host forgets in a crash, they do not run again
-STALE=() KEPT=() RING=() RING_AT=0 RING_SIZE=1000
+STALE=() KEPT=() KILLERS=() RING=() RING_AT=0 RING_SIZE=1000
 
 # What a session's shell sources after each command, with `$?` and the call's id as arguments: `$?` is given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
@@ -41,7 +41,7 @@ FIN='\\builtin test "$2" = %s || \\builtin return "$1"
 # Run first in every child: drop the keeper's descriptors, so that no child keeps another command's pipe open.
 k_detach() {
   local fd
-  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "${T_IN[@]}" "${T_KEYS[@]}" "${T_GO[@]}" "${T_FD[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$F_RUN" "$NEVER"; do [[ $fd ]] && exec {fd}>&-; done
+  for fd in "${OUT[@]}" "${S_W[@]}" "${S_IN[@]}" "${T_IN[@]}" "${T_KEYS[@]}" "${T_GO[@]}" "${T_FD[@]}" "$SPARE_W" "$X_OUT" "$X_ERR" "$X_RUN" "$F_RUN" "$NEVER" "$TURN"; do [[ $fd ]] && exec {fd}>&-; done
   trap - HUP INT TERM PIPE CHLD
 }
 
@@ -1092,15 +1092,15 @@ k_kill() {
 k_is_over() { [[ -e $R/k.$1 ]] || { ((BASHPID == K)) && k_marked "$1"; }; }
 
 # Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a quarter of a second, more where
-# everything is slow; KILL needs no handler, only time.
+# everything is slow; KILL needs no handler, only time. Each look reads all of /proc, so they become rarer.
 # True when all are dead.
 k_signal_victims() {
-  local p tries left end patience=25
+  local p tries left end patience=25 pauses=(0.002 0.005 0.005 0.01 0.02 0.03 0.04)
   [[ $1 == KILL ]] && patience=200
   k_holders "$id"
   k_uptime
   end=$((UP + patience))
-  for ((tries = 0; tries < 20 || UP < end; tries++)); do
+  for ((tries = 0; tries < 10 || UP < end; tries++)); do
     if [[ $1 == KILL && $tries == 0 ]]; then
       k_freeze "$root" "$id" "$pipe"
     else
@@ -1117,7 +1117,7 @@ k_signal_victims() {
     done
     [[ $1 == KILL && $tries == 0 ]] && k_thaw
     [[ $left ]] || return 0
-    k_pause 0.005
+    k_pause "${pauses[tries < 6 ? tries : 6]}"
     k_uptime
   done
   return 1
@@ -1153,11 +1153,13 @@ k_marked() {
 }
 
 # Stop all victims, also those that fork faster than they are found or hand over to a successor and end. In a container one signal stops all at once but
-# PID 1 and us, and what is not meant goes on afterwards (k_thaw); elsewhere victims are stopped until several looks find no new one.
+# PID 1 and us, and what is not meant goes on afterwards (k_thaw); one of us at a time, or two would stop each other for good. Elsewhere victims are
+# stopped until several looks find no new one.
 k_freeze() {
   local p clean=0
   local -A stopped=()
   if [[ $K == 1 ]]; then
+    read -r -t 2 -u "$TURN" # after that whoever has the turn is dead, or was stopped by somebody else
     k_asleep
     kill -STOP -1
     k_holders "$2"
@@ -1193,6 +1195,7 @@ k_thaw() {
   [[ $K == 1 ]] || return
   kill -CONT -1
   ((${#ASLEEP[@]})) && kill -STOP "${ASLEEP[@]}"
+  read -r -t 0 -u "$TURN" || printf '\n' >&"$TURN"
 }
 
 # Close session $1: its shell and everything below it.
@@ -1288,7 +1291,12 @@ k_cancel() {
       [[ ${CHILD[$id]} || ( $key && ${S_PID[$key]} ) ]] || { KILLING[$id]=early; return; }
       if [[ $STOP_SIGNAL == RTMAX ]]; then STOP_SIGNAL=RTMAX-1; else STOP_SIGNAL=RTMAX; fi
       set -- "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL"
-      if k_room; then k_kill "$@" & else k_kill "$@"; fi
+      if k_room; then
+        k_kill "$@" &
+        KILLERS+=($!)
+      else
+        k_kill "$@"
+      fi
       ;;
     queued)
       S_QUEUE[$key]=${S_QUEUE[$key]/"$id "/}
@@ -1334,7 +1342,12 @@ k_handle() {
     KEEP) k_keep "$2" ;;
     CLOSE)
       if [[ ${S_IN[$3]} ]]; then
-        if k_room; then k_close "$3" & else k_close "$3"; fi
+        if k_room; then
+          k_close "$3" &
+          KILLERS+=($!)
+        else
+          k_close "$3"
+        fi
         STATE[$2]=closed
         k_shell_ended "$3" 137
       elif [[ ${S_ENDED[$3]} ]]; then
@@ -1413,6 +1426,7 @@ k_feed() {
 k_tick() {
   local key pid state
   kill -0 "$FEEDER" || { k_room && k_start_feeder; }
+  k_go_on
   for key in "${!STATE[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} && ! ${UNTOLD[$key]} && ! ${T_TOTAL[$key]} ]] && k_repair "$key"
   done
@@ -1441,6 +1455,19 @@ k_tick() {
       S_STUCK[$key]=stuck-${S_BUSY[$key]}
     fi
   done
+}
+
+# Whoever ends a call or a session (see k_freeze) must not be stopped, nor leave all others so when it is killed.
+k_go_on() {
+  local pid alive=()
+  for pid in "${KILLERS[@]}"; do
+    k_stat "$pid" && [[ $PARENT == "$K" && $STATUS != Z ]] || continue
+    alive+=("$pid")
+    [[ $STATUS == T ]] && kill -CONT "$pid"
+  done
+  KILLERS=("${alive[@]}")
+  ((${#alive[@]})) && return
+  k_stat "$FEEDER" && [[ $STATUS == T ]] && { if [[ $K == 1 ]]; then kill -CONT -1; else kill -CONT "$FEEDER"; fi; }
 }
 
 # Are there events to be read? Who is gone, found so after this says no, has told nothing that is still to come.
@@ -1491,6 +1518,8 @@ k_main() {
   [[ -d $R ]] || mkdir -p "$R"
   exec {EV}<> <(:)
   exec {NEVER}<> <(:)
+  exec {TURN}<> <(:)
+  printf '\n' >&"$TURN"
   type -P tee >/dev/null && HAVE_TEE=1 || HAVE_TEE=''
   type -P dd tr wc >/dev/null && HAVE_BULK=1 || HAVE_BULK=''
   type -P head >/dev/null || INLINE=$((1 << 30)) # no tools for slices: builtins read it all

@@ -1,11 +1,12 @@
 """The whole path in real containers, on every kind of image the service promises to work with."""
 
 import contextlib
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from rock import errors
-from rock.actions import BashAction, Command, CreateBashSessionRequest
+from rock.actions import BashAction, CloseBashSessionRequest, Command, CreateBashSessionRequest
 from rock.sdk.sandbox.config import SandboxConfig
 from rock.sdk.sandbox.sync import Sandbox
 from scripts import images
@@ -72,3 +73,21 @@ def test_a_container_cannot_see_the_host(engine_server):
     with sandbox_of(engine_server, images.PYTHON) as sandbox:
         assert sandbox.execute(Command(command=["test", "-e", engine_server.data_dir.as_posix()])).exit_code == 1
         assert sandbox.execute(Command(command=["test", "-e", "/var/run/docker.sock"])).exit_code == 1
+
+
+def test_sessions_that_are_ended_at_once_do_not_stop_each_other(engine_server):
+    """Whoever ends one stops everything in the container for a moment; two at the same moment must not stop each other for good."""
+    number = 8
+    with sandbox_of(engine_server, images.DEBIAN, limit_cpus=2) as sandbox, ThreadPoolExecutor(number) as pool:
+
+        def life(place: int) -> int:
+            session = f"s{place}"
+            sandbox.create_session(CreateBashSessionRequest(session=session))
+            with pytest.raises(errors.CommandTimeout):
+                sandbox.run_in_session(BashAction(command="sleep 9876", session=session, timeout=0.05))
+            assert sandbox.arun("echo $((1 + 1))", session=session).output == "2"
+            sandbox.close_session(CloseBashSessionRequest(session=session))
+            return place
+
+        for _ in range(4):
+            assert list(pool.map(life, range(number))) == list(range(number))
