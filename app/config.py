@@ -31,6 +31,7 @@ NAMED = {
     "ROCK_DEFAULT_AUTO_CLEAR_TIME_MINUTES": "runtime.auto_clear_minutes",
     "DOCKER_IMAGE_CACHE_DIR": "runtime.image_cache_dir",
     "DOCKER_HOST": "runtime.docker_host",
+    "DOCKER_CERT_PATH": "runtime.docker_cert_path",
     "ROCK_API_KEYS": "auth.keys",
     "ROCK_ENVHUB_BASE_URL": "envhub.base_url",
     "ROCK_ENVHUB_DB_URL": "envhub.db_url",
@@ -112,7 +113,9 @@ class Runtime:
     type: str = field(default="auto", metadata={"choices": ("auto", "docker", "podman", "local", "remote")})
     """auto: an engine if one answers, else `local` (no isolation)."""
     docker_host: str = ""
-    """The engine's address; empty: the usual sockets."""
+    """The engine's address (`unix://`, `tcp://`, `ssh://`); empty: the usual sockets."""
+    docker_cert_path: str = ""
+    """Folder with ca.pem, cert.pem and key.pem, for an engine that speaks TLS at a `tcp://` address; empty: plain TCP."""
     enable_auto_clear: bool = True
     auto_clear_minutes: float = field(default=360.0, metadata={"least": 0})
     """Idle lease of a start that names none."""

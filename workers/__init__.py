@@ -150,7 +150,8 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     clock, data_dir = stores.results.clock, Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
         cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
-        docker_host=config.runtime.docker_host, image_cache_dir=Path(config.runtime.image_cache_dir) if config.runtime.image_cache_dir else None,
+        docker_host=config.runtime.docker_host, certificates=_folder(config.runtime.docker_cert_path),
+        image_cache_dir=_folder(config.runtime.image_cache_dir),
     ).select(config.runtime.type)  # fmt: skip
     worker = Worker(celery, config, choice.deployment, choice.reason, stores.nodes, tally, clock)
     if session:
@@ -165,3 +166,8 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
         worker.lifecycle = NodeLifecycle(config, stores, blobs, nodes, choice.deployment)
     register(celery, worker.agent, worker.lifecycle, Sweep(stores))
     return worker
+
+
+def _folder(path: str) -> Path | None:
+    """Return a configured folder, None for none."""
+    return Path(path).expanduser() if path else None

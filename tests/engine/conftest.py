@@ -1,6 +1,7 @@
 """Deployments of every kind, and a hand on the main process of their sandboxes."""
 
 import contextlib
+import os
 import select
 import shutil
 import subprocess
@@ -11,12 +12,17 @@ from pathlib import Path
 
 import docker
 import pytest
+import trustme
 
+from rock.errors import Unavailable
 from scripts import images
+from tests.service_stack import MARKER, free_port
+from tests.wire import until
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Stream
 from workers.deployments.container_body import Ulimits
 from workers.deployments.docker import DockerDeployment
 from workers.deployments.engine import Engine
+from workers.deployments.faults import Doing
 from workers.deployments.local import LocalDeployment
 from workers.deployments.wire import Endpoint
 from workers.images import Images
@@ -63,13 +69,15 @@ class Sandboxes:
 
     def __init__(self, deployment: AbstractDeployment, image: str) -> None:
         self.deployment, self.image = deployment, image
+        self._network = "none" if deployment.name == "remote" else "bridge"  # see remote_engine
         self._made: list[str] = []
         self._streams: list[Stream] = []
 
     def spec(self, **changes: object) -> ContainerSpec:
         """Return the description of a new sandbox, which is removed after the test."""
         self._made.append(f"t{time.monotonic_ns()}")
-        made = ContainerSpec(self._made[-1], self.image, cpus=1.0, memory_bytes=256 << 20, pids=300)
+        limits = {"cpus": 1.0, "memory_bytes": 256 << 20, "pids": 300}
+        made = ContainerSpec(self._made[-1], self.image, **limits, network=self._network)  # type: ignore[arg-type]
         return replace(made, **changes)  # type: ignore[arg-type]
 
     def start(self, **changes: object) -> str:
@@ -92,9 +100,9 @@ class Sandboxes:
         self._streams, self._made = [], []
 
 
-def on_engine(url: str, name: str, node: str = NODE, cluster: str | None = None) -> DockerDeployment:
+def on_engine(endpoint: Endpoint | str, name: str, node: str = NODE, cluster: str | None = None) -> DockerDeployment:
     """Return a deployment on an engine, in a cluster of its own unless one is named."""
-    engine = Engine(Endpoint(url))
+    engine = Engine(Endpoint(endpoint) if isinstance(endpoint, str) else endpoint)
     return DockerDeployment(
         engine, Images(engine), cluster=cluster or f"test-{time.monotonic_ns()}", node=node, boot_argv=BOOT_ARGV,
         ulimits=Ulimits.within(engine.endpoint.engine_pid()), name=name,
@@ -129,6 +137,76 @@ def podman_url(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFac
 
 
 @pytest.fixture(scope="session")
+def bridge() -> Iterator[str]:
+    """A network of its own for the second engine, which would take the first one's."""
+    name, net = f"rr{os.getpid()}", f"10.214.{os.getpid() % 200}"
+    for words in (f"add {name} type bridge", f"set {name} up"):
+        subprocess.run(["ip", "link", *words.split()], check=True, capture_output=True)
+    try:
+        subprocess.run(["ip", "addr", "add", f"{net}.1/24", "dev", name], check=True, capture_output=True)
+        yield name
+    finally:
+        subprocess.run(["ip", "link", "del", name], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the certificates of an authority, a server on loopback, and a client."""
+    folder, authority = tmp_path_factory.mktemp("certificates"), trustme.CA()
+    authority.cert_pem.write_to_path(folder / "ca.pem")
+    for prefix, name in (("server-", "127.0.0.1"), ("", "node@example.org")):
+        issued = authority.issue_cert(name)
+        issued.cert_chain_pems[0].write_to_path(folder / f"{prefix}cert.pem")
+        issued.private_key_pem.write_to_path(folder / f"{prefix}key.pem")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def remote_engine(
+    engine: docker.DockerClient,
+    bridge: str,
+    certificates: Path,
+    run_id: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Endpoint]:
+    """A second engine, as of another host: it listens on loopback, speaks TLS, and has one small image."""
+    folder, url = tmp_path_factory.mktemp("remote"), f"tcp://127.0.0.1:{free_port()}"
+    tls = {"cacert": "ca.pem", "cert": "server-cert.pem", "key": "server-key.pem"}
+    argv = [
+        "dockerd",
+        f"--host={url}",
+        "--tlsverify",
+        *(f"--tls{name}={certificates}/{file}" for name, file in tls.items()),
+    ]
+    own = {"data-root": "data", "exec-root": "run", "pidfile": "pid"}
+    argv += [f"--bridge={bridge}", "--iptables=false", *(f"--{name}={folder}/{file}" for name, file in own.items())]
+    with (folder / "log").open("wb") as log:
+        daemon = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env={**os.environ, MARKER: run_id}
+        )
+    endpoint = Endpoint(url, certificates=certificates)
+    try:
+        until(lambda: _answers(endpoint, daemon), 60, f"the second engine, see {folder}/log:")
+        with contextlib.closing(Engine(endpoint)) as remote:
+            saved = b"".join(engine.images.get(images.ALPINE).save(named=True))
+            remote.load_bytes(saved, Doing("load the test image"))
+        yield endpoint
+    finally:
+        daemon.terminate()
+        daemon.wait(30)
+        shutil.rmtree(folder / "data", ignore_errors=True)  # what is mounted there still is not worth a failure
+
+
+def _answers(endpoint: Endpoint, daemon: "subprocess.Popen[bytes]") -> bool:
+    assert daemon.poll() is None, "the second engine ended"
+    try:
+        Engine(endpoint).close()
+    except Unavailable:
+        return False
+    return True
+
+
+@pytest.fixture(scope="session")
 def make(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], tuple[AbstractDeployment, str]]]:
@@ -142,6 +220,8 @@ def make(
             made[kind] = local(tmp_path_factory.mktemp("local")), "any"
         elif kind == "podman":
             made[kind] = on_engine(request.getfixturevalue("podman_url"), kind), images.ALPINE
+        elif kind == "remote":
+            made[kind] = on_engine(request.getfixturevalue("remote_engine"), kind), images.ALPINE
         else:
             made[kind] = on_engine(request.getfixturevalue("engine_url"), kind), images.PYTHON
         return made[kind]
@@ -156,7 +236,7 @@ def local(folder: Path, node: str = NODE) -> LocalDeployment:
     return LocalDeployment(folder, cluster="test", node=node, boot_argv=BOOT_ARGV, environ={})
 
 
-@pytest.fixture(params=["docker", "podman", "local"])
+@pytest.fixture(params=["docker", "podman", "remote", "local"])
 def sandboxes(
     request: pytest.FixtureRequest, make: Callable[[str], tuple[AbstractDeployment, str]]
 ) -> Iterator[Sandboxes]:

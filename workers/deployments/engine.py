@@ -15,6 +15,7 @@ from urllib.parse import quote, urlencode
 
 import docker
 import docker.errors
+import docker.tls
 import requests.exceptions
 
 from rock.errors import Internal, SandboxGone, Unavailable
@@ -35,6 +36,18 @@ class _Absent(Internal):
     """What was named is not there (any more), and the caller of the engine is content with that."""
 
 
+class _Client(docker.APIClient):
+    """Docker's client, but for requests' habit of heeding the environment: a proxy, or a bundle of authorities, is not meant for an engine."""
+
+    @property
+    def trust_env(self) -> bool:  # an attribute of requests' session, which sets it
+        return False
+
+    @trust_env.setter
+    def trust_env(self, value: bool) -> None:
+        return None
+
+
 class Engine:
     """One engine. Cheap calls share a pool of connections; streams have a connection of their own.
 
@@ -48,13 +61,14 @@ class Engine:
         if not endpoint.url.startswith("ssh://"):
             endpoint.connect().close()  # says best what is wrong, and the client library would leave a socket open
         with self._border(Doing("reach the container engine")):
-            self._api = docker.APIClient(
+            self._api = _Client(
                 base_url=endpoint.url,
                 version="auto",
                 timeout=int(endpoint.timeout),
                 num_pools=8,
                 max_pool_size=POOL,
                 use_ssh_client=endpoint.url.startswith("ssh://"),
+                tls=_tls(endpoint.certificates),
             )
 
     def version(self) -> str:
@@ -283,6 +297,14 @@ class Engine:
             raise Unavailable(
                 f"cannot {doing.what}: the container engine at {self.endpoint.url} does not answer: {error}"
             ) from error
+
+
+def _tls(certificates: Path | None) -> Any:
+    """Return what the client library checks the engine against and shows it; False for an engine without TLS."""
+    if certificates is None:
+        return False
+    pair = (str(certificates / "cert.pem"), str(certificates / "key.pem"))
+    return docker.tls.TLSConfig(client_cert=pair, ca_cert=str(certificates / "ca.pem"), verify=True)
 
 
 def _login(login: Mapping[str, str] | None) -> dict[str, str]:

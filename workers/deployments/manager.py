@@ -40,6 +40,7 @@ class DeploymentManager:
         data_dir: where the `local` deployment keeps sandboxes.
         environ: the node's variables, for the `local` deployment.
         docker_host: address of the engine; "" for the usual sockets.
+        certificates: folder of the certificates for an engine that speaks TLS, or None.
         image_cache_dir: folder of saved images, or None.
         user_id: of this process; a rootless Podman listens in that user's runtime folder.
         timeout: seconds to wait for an engine's answer.
@@ -51,6 +52,7 @@ class DeploymentManager:
     data_dir: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     docker_host: str = ""
+    certificates: Path | None = None
     image_cache_dir: Path | None = None
     user_id: int = 0
     timeout: float = 60.0
@@ -95,7 +97,7 @@ class DeploymentManager:
                 yield from ((name, f"unix://{path}") for path in paths if _is_socket(path))
 
     def _engine(self, name: str, url: str) -> DockerDeployment:
-        engine = Engine(Endpoint(url, self.timeout))
+        engine = Engine(Endpoint(url, self.timeout, certificates=self.certificates))
         return DockerDeployment(
             engine, Images(engine, self.image_cache_dir), cluster=self.cluster, node=self.node,
             boot_argv=self.boot_argv, ulimits=Ulimits.within(engine.endpoint.engine_pid()), name=name,

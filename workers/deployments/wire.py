@@ -1,5 +1,5 @@
 """Raw connections to an engine, for what a request/response client cannot do: hijacked streams that never block, and
-bodies that go on for minutes and must be left at once. Unix sockets, plain TCP, and SSH through the system's own client.
+bodies that go on for minutes and must be left at once. Unix sockets, TCP (plain or TLS), and SSH through the system's own client.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 from urllib.parse import urlsplit
 
 from rock.errors import BadRequest, SandboxGone, Unavailable
+from workers.deployments import tls
 from workers.deployments.streams import STDOUT, Demultiplexer
 
 CHUNK = 65536
@@ -31,11 +33,14 @@ class Endpoint:
     Params:
         timeout: seconds to connect and to get an answer's head.
         ssh: the SSH client and its options.
+        certificates: folder with `ca.pem`, `cert.pem` and `key.pem`: what listens at a `tcp://` address speaks TLS, is checked
+            against the first and shown the others. None: plain TCP.
     """
 
     url: str
     timeout: float = 60.0
     ssh: tuple[str, ...] = ("ssh", "-o", "BatchMode=yes")
+    certificates: Path | None = None
 
     @property
     def is_local(self) -> bool:
@@ -57,12 +62,19 @@ class Endpoint:
             if parts.scheme in ("unix", "http+unix"):
                 return self._unix(parts.path)
             if parts.scheme in ("tcp", "http"):
-                return socket.create_connection((parts.hostname or "localhost", parts.port or 2375), self.timeout)
+                return self._tcp(parts.hostname or "localhost", parts.port)
             if parts.scheme == "ssh":
                 return self._ssh(parts.hostname or "", parts.username, parts.port)
         except OSError as error:
             raise Unavailable(f"the container engine at {self.url} does not answer: {error}") from error
-        raise BadRequest(f"engine address {self.url!r}: unix://, tcp:// and ssh:// are known (over a network take ssh)")
+        raise BadRequest(
+            f"engine address {self.url!r}: unix://, tcp:// and ssh:// are known (over a network take ssh, or TLS with runtime.docker_cert_path)"
+        )
+
+    def _tcp(self, host: str, port: int | None) -> socket.socket:
+        if self.certificates is None:
+            return socket.create_connection((host, port or 2375), self.timeout)
+        return tls.dial(host, port or 2376, tls.context(self.certificates), self.timeout)
 
     def _unix(self, path: str) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
