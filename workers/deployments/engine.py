@@ -13,18 +13,12 @@ from pathlib import Path
 from typing import IO, Any
 from urllib.parse import quote, urlencode
 
-import docker
 import docker.errors
-import docker.tls
 import requests.exceptions
 
 from rock.errors import Internal, SandboxGone, Unavailable
-from workers.deployments import wire
+from workers.deployments import client, wire
 from workers.deployments.faults import Doing, translate
-
-POOL = 128
-"""Connections kept per process: above the threads of any worker, so that no call waits for one (and none is thrown away)."""
-
 
 MEASURE_SECONDS = 600.0
 """For an engine to count millions of files."""
@@ -34,18 +28,6 @@ COMMIT_SECONDS = 3600.0
 
 class _Absent(Internal):
     """What was named is not there (any more), and the caller of the engine is content with that."""
-
-
-class _Client(docker.APIClient):
-    """Docker's client, but for requests' habit of heeding the environment: a proxy, or a bundle of authorities, is not meant for an engine."""
-
-    @property
-    def trust_env(self) -> bool:  # an attribute of requests' session, which sets it
-        return False
-
-    @trust_env.setter
-    def trust_env(self, value: bool) -> None:
-        return None
 
 
 class Engine:
@@ -61,15 +43,7 @@ class Engine:
         if not endpoint.url.startswith("ssh://"):
             endpoint.connect().close()  # says best what is wrong, and the client library would leave a socket open
         with self._border(Doing("reach the container engine")):
-            self._api = _Client(
-                base_url=endpoint.url,
-                version="auto",
-                timeout=int(endpoint.timeout),
-                num_pools=8,
-                max_pool_size=POOL,
-                use_ssh_client=endpoint.url.startswith("ssh://"),
-                tls=_tls(endpoint.certificates),
-            )
+            self._api = client.make(endpoint)
 
     def version(self) -> str:
         """Return name and version, such as `Docker 20.10.24` or `Podman 4.3.1`."""
@@ -297,14 +271,6 @@ class Engine:
             raise Unavailable(
                 f"cannot {doing.what}: the container engine at {self.endpoint.url} does not answer: {error}"
             ) from error
-
-
-def _tls(certificates: Path | None) -> Any:
-    """Return what the client library checks the engine against and shows it; False for an engine without TLS."""
-    if certificates is None:
-        return False
-    pair = (str(certificates / "cert.pem"), str(certificates / "key.pem"))
-    return docker.tls.TLSConfig(client_cert=pair, ca_cert=str(certificates / "ca.pem"), verify=True)
 
 
 def _login(login: Mapping[str, str] | None) -> dict[str, str]:

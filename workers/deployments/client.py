@@ -1,0 +1,47 @@
+"""Docker's client library, set up for an engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import docker
+import docker.tls
+
+from workers.deployments.wire import Endpoint
+
+POOL = 128
+"""Connections kept per process: above the threads of any worker, so that no call waits for one (and none is thrown away)."""
+
+
+class _Client(docker.APIClient):
+    """Docker's client, but for requests' habit of heeding the environment: a proxy, or a bundle of authorities, is not meant for an engine."""
+
+    @property
+    def trust_env(self) -> bool:  # an attribute of requests' session, which sets it
+        return False
+
+    @trust_env.setter
+    def trust_env(self, value: bool) -> None:
+        return None
+
+
+def make(endpoint: Endpoint) -> docker.APIClient:
+    """Return a client of the engine at `endpoint`, which has been asked for its version. Errors: what docker and requests raise."""
+    return _Client(
+        base_url=endpoint.url,
+        version="auto",
+        timeout=int(endpoint.timeout),
+        num_pools=8,
+        max_pool_size=POOL,
+        use_ssh_client=endpoint.url.startswith("ssh://"),
+        tls=_tls(endpoint.certificates),
+    )
+
+
+def _tls(certificates: Path | None) -> Any:
+    """Return what the client library checks the engine against and shows it; False for an engine without TLS."""
+    if certificates is None:
+        return False
+    pair = (str(certificates / "cert.pem"), str(certificates / "key.pem"))
+    return docker.tls.TLSConfig(client_cert=pair, ca_cert=str(certificates / "ca.pem"), verify=True)
