@@ -18,7 +18,10 @@ _FOLDERS = (Path("conf"), Path(__file__).resolve().parent.parent / "conf")
 
 def environment() -> dict[str, str]:
     """Return the variables of this process that can configure the service."""
-    return {**settings.with_prefix("ROCK_"), **settings.inherited(("DOCKER_HOST", "DOCKER_IMAGE_CACHE_DIR"))}
+    return {
+        **settings.with_prefix("ROCK_"),
+        **settings.inherited(("DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_IMAGE_CACHE_DIR")),
+    }
 
 
 def find_file(env: str, explicit: str) -> Path | None:

@@ -57,6 +57,9 @@ _ALL = (
     Setting("ROCK_TIME_ZONE", "text", "UTC", "zone of the times in answers and logs"),
     Setting("DOCKER_IMAGE_CACHE_DIR", "path", None, "folder of <image>.tar, loaded before any registry pull"),
     Setting("DOCKER_HOST", "text", None, "the engine's address; unset: the usual sockets are tried"),
+    Setting(
+        "DOCKER_CERT_PATH", "path", None, "folder with ca.pem, cert.pem and key.pem, for an engine that speaks TLS"
+    ),
     Setting("STACX_SANDBOX_STARTUP_TIMEOUT", "float", 300.0, "rollout: seconds given to pull and start"),
     Setting("STACX_KEEP_IMAGES", "bool", False, "rollout: keep images after a task"),
     Setting("SWE_ENTRYPOINT_LOCAL", "path", None, "rollout: host path of swe_execute_sandbox.py"),
