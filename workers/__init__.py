@@ -105,6 +105,7 @@ class Worker:
         self.tally.close()
         if self.lifecycle:
             self._patiently(self.lifecycle.pool.close)
+            self._patiently(self.lifecycle.forks.close)
         self.deployment.close()
 
     def _container_event(self, event: ContainerEvent) -> None:
