@@ -22,7 +22,8 @@ def split_reference(image: str, field: str = "image") -> tuple[str, str]:
     repository, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:  # no colon, or the one of a registry's port
         repository, tag = name, "latest"
-    path = repository.removeprefix(f"{registry_of(repository)}/")
+    registry = registry_of(repository)
+    path = repository.removeprefix(f"{registry}/") if registry else repository
     good = re.fullmatch(rf"{_PART}(?:/{_PART})*", path) and re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII)
     # To an engine, `sha256:` and digits are no name but an id: of any image, whoever it belongs to.
     if not good or path == "sha256" or (at and not re.fullmatch(r"[a-z0-9+._-]+:[0-9a-fA-F]{32,}", digest)):

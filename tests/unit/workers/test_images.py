@@ -103,7 +103,7 @@ def test_a_reference_has_a_repository_and_a_tag(image, parts):
     "image",
     [
         "", "a b", "UPPER/x", "a:", ":t", "a:b:c", "a/", "x; id", "a@sha256:1", "-a", "a:-t", "a\n",
-        f"sha256:{'0' * 64}", "sha256:0123456789ab", "docker.io/sha256:01", "../containers/x", "./a", "a./b", ".a/b", "a:/b",
+        f"sha256:{'0' * 64}", "sha256:0123456789ab", "docker.io/sha256:01", "../containers/x", "./a", "a./b", ".a/b", "a:/b", "/a",
     ],
 )  # fmt: skip
 def test_what_is_no_reference_is_the_callers_fault(image):
