@@ -77,7 +77,7 @@ class Sweep:
                     only_start=record.start_call, only_expired=True, reason="the idle lease ended",
                 )  # fmt: skip
             elif record.state is State.PENDING:
-                # Its caller was answered already (app.watch), which took the call out of the node's hands.
+                # Its caller was answered already, by a process that ended before it could do this; the call is out of the node's hands.
                 self._sandboxes.transition(
                     record.sandbox_id, [State.PENDING], State.STOPPED, Event.NODE_LOST, now,
                     only_start=record.start_call, reason=node_lost(record.node).message,

@@ -8,8 +8,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from app.node_store import NodeStore
-from app.results import ResultStore
+from app.records import Event
+from app.starts import fail_start
+from app.stores import Stores
 from rock.errors import NodeLost, RockError
 
 log = logging.getLogger(__name__)
@@ -21,8 +22,10 @@ TICK = 2.0
 class Watch:
     """The calls waited for, by node. Its thread starts with the first call and so survives a fork."""
 
-    def __init__(self, results: ResultStore, nodes: NodeStore, tick: float = TICK) -> None:
-        self._results, self._nodes, self._tick = results, nodes, tick
+    def __init__(self, stores: Stores, tick: float = TICK) -> None:
+        """`tick`: seconds between looks."""
+        self._results, self._nodes, self._sandboxes = stores.results, stores.nodes, stores.sandboxes
+        self._tick = tick
         self._calls: dict[tuple[str, str], int] = {}
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -60,10 +63,15 @@ class Watch:
         entries = self._with_nodes(entries)
         beats = self._nodes.heartbeats(sorted({node for node, _ in entries}))
         lost = {node for node, beat in beats.items() if beat < now - self._nodes.lost_after}
-        gone = [(node, call_id) for node, call_id in entries if node in lost]
-        for node, call_id in gone:
-            self._results.fail(call_id, node_lost(node), now)
-        return [call_id for _, call_id in gone]
+        gone = {call_id: node for node, call_id in entries if node in lost}
+        for call in self._results.heads(list(gone)):
+            error = node_lost(gone[call.call_id])
+            if call.is_start:
+                # Its room with it: the node may be back before the sweep sees that it was away, and has no such call then.
+                fail_start(self._sandboxes, self._results, call, error, now, Event.NODE_LOST)
+            else:
+                self._results.fail(call.call_id, error, now)
+        return list(gone)
 
     def _with_nodes(self, entries: list[tuple[str, str]]) -> list[tuple[str, str]]:
         """Return the entries with the nodes that starts have been given meanwhile, without those that still wait for one."""

@@ -42,7 +42,7 @@ def build(
     keys, celery = Keys(config.redis.prefix), celery or make_celery(config)
     tally = Tally(redis, keys, enable=config.metrics.enable)
     stores = make_stores(config, redis, celery, tally)
-    watch, zone = Watch(stores.results, stores.nodes), ZoneInfo(config.log.time_zone)
+    watch, zone = Watch(stores), ZoneInfo(config.log.time_zone)
     dispatch = Dispatch(stores, Nodes(celery), watch, letters=Letters(celery, keys))
     lifecycle = Lifecycle(stores, dispatch, config.runtime, zone)
     blobs = BlobStore(raw_redis or connect(config.redis.url, decode_responses=False), keys)

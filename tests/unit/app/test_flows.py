@@ -70,7 +70,7 @@ def test_watch_answers_for_a_lost_node(world):
     world.running()
     call = world.call("r")
     world.results.claim(call, world.now)
-    watch = Watch(world.results, world.nodes, tick=3600)
+    watch = Watch(world.stores, tick=3600)
     assert watch.tick(5000) == []
     with watch.over(call.call_id, "n1"):
         assert watch.tick(1010) == []
@@ -79,6 +79,21 @@ def test_watch_answers_for_a_lost_node(world):
     watch.close()
     result = world.results.load(call.call_id).envelope["result"]
     assert (result["kind"], result["retryable"]) == ("node_lost", True)
+
+
+def test_watch_gives_back_the_room_of_a_start_on_a_lost_node(world):
+    """The node may be back before any sweep has seen it lost."""
+    world.node()
+    assert world.create().node == "n1"
+    call_id = world.sandboxes.get("s1").start_call
+    watch = Watch(world.stores, tick=3600)
+    with watch.over(call_id, "n1"):
+        assert watch.tick(world.now + 16) == [call_id]
+    watch.close()
+    record = world.sandboxes.get("s1")
+    assert (record.state, record.stop_event) == (State.STOPPED, Event.NODE_LOST.value)
+    assert world.nodes.get("n1").used_cpus == 0
+    assert world.results.load(call_id).envelope["result"]["kind"] == "node_lost"
 
 
 def sweep(world):
