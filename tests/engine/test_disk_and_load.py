@@ -37,6 +37,8 @@ def test_what_a_container_has_written_is_measured(containers):
     containers.hand(sandbox_id).ask("printf '%030000000d' 0 >/file; echo")
     assert before is not None and before < MB
     assert 30_000_000 <= containers.deployment.disk_use(sandbox_id) < 40 * MB
+    containers.hand(sandbox_id, fresh=False).ask("truncate -s 100G /sparse; echo")
+    assert containers.deployment.disk_use(sandbox_id) < 40 * MB, "a sparse file takes no room"
 
 
 def test_statistics_are_true_against_a_known_load(engine_server):

@@ -24,7 +24,7 @@ from workers.deployments.abstract import ContainerEvent, ContainerSpec, Containe
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
 from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
-from workers.deployments.engine_facts import event_of, measure, state_of, usage_between
+from workers.deployments.engine_facts import event_of, layer_bytes, measure, state_of, usage_between
 from workers.deployments.exec_stream import EngineExec, check_argv
 from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, not_started
 from workers.images import Images
@@ -169,7 +169,9 @@ class DockerDeployment:
             raise SandboxGone(f"sandbox {sandbox_id} has no container: nothing to measure")
         if (facts["HostConfig"].get("StorageOpt") or {}).get("size"):
             return None
-        return self._engine.layer_size(self._name(sandbox_id))
+        # The engine adds up the lengths of files, and a database's sparse one may be a thousand times what it takes.
+        seen = layer_bytes(facts) if self._engine.endpoint.is_local else None
+        return self._engine.layer_size(self._name(sandbox_id)) if seen is None else seen
 
     def exec_stream(
         self, sandbox_id: str, argv: Sequence[str], *, stdin: Iterable[bytes] | None = None, user: str | None = None

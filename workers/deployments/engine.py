@@ -18,10 +18,9 @@ import requests.exceptions
 
 from rock.errors import Internal, SandboxGone, Unavailable
 from workers.deployments import client, wire
+from workers.deployments.engine_facts import MEASURE_SECONDS
 from workers.deployments.faults import Doing, translate
 
-MEASURE_SECONDS = 600.0
-"""For an engine to count millions of files."""
 COMMIT_SECONDS = 3600.0
 """For an engine to copy a container's files into an image."""
 

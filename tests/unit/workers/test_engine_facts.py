@@ -1,7 +1,9 @@
 """An engine's answers, read into our words."""
 
+import os
+
 from workers.deployments.abstract import ContainerEvent
-from workers.deployments.engine_facts import event_of, measure, state_of, usage_between
+from workers.deployments.engine_facts import event_of, layer_bytes, measure, state_of, usage_between
 
 STATE = {
     "Status": "running",
@@ -75,3 +77,18 @@ def test_a_death_after_running_out_of_memory_says_so():
 
 def test_podmans_words_are_understood():
     assert event_of(raw("remove", containerExitCode="3"), set())[1] == ContainerEvent("s", "destroy", 3)
+
+
+def test_a_layer_is_measured_by_what_it_takes(tmp_path):
+    facts = {"GraphDriver": {"Data": {"UpperDir": str(tmp_path)}}}
+    empty = layer_bytes(facts)
+    (tmp_path / "full").write_bytes(bytes(3 << 20))
+    os.link(tmp_path / "full", tmp_path / "the same")
+    with (tmp_path / "sparse").open("wb") as sparse:
+        sparse.truncate(1 << 40)
+    assert 3 << 20 <= layer_bytes(facts) - empty < 4 << 20
+
+
+def test_a_layer_that_cannot_be_seen_has_no_size(tmp_path):
+    for facts in ({}, {"GraphDriver": {"Data": None}}, {"GraphDriver": {"Data": {"UpperDir": str(tmp_path / "no")}}}):
+        assert layer_bytes(facts) is None
