@@ -140,7 +140,7 @@ class Gate:
         except (BadMessage, TimeoutError) as error:
             log.warning("gate: a connection was refused: %s", error or "it did not say what it wants")
         except OSError as error:
-            log.debug("gate: a connection broke sandbox_id=%s: %s", sandbox_id, error)
+            log.debug("gate: a connection broke: %s", error, extra={"sandbox_id": sandbox_id})
         if sandbox_id and time.monotonic() - begun > LONG:
             await self._loop.run_in_executor(self._pool, self._renew, sandbox_id)
 
@@ -181,7 +181,8 @@ class Gate:
         try:
             self._sandboxes.renew(sandbox_id, self._clock())
         except RockError as error:
-            log.info("the lease was not renewed at the end of a connection sandbox_id=%s: %s", sandbox_id, error)
+            about = {"sandbox_id": sandbox_id}
+            log.info("the lease was not renewed at the end of a connection: %s", error, extra=about)
 
 
 def _this() -> asyncio.Task[None]:

@@ -10,11 +10,12 @@ from app.api.endpoint import Incoming
 from app.metrics import CONTENT_TYPE
 from app.services import Services
 from app.tally import HTTP_REQUESTS, HTTP_SECONDS, Tally
-from rock.errors import RouteNotFound
+from rock.errors import KINDS, RouteNotFound
 
 # An envelope says so at one of its ends; what a command printed cannot pose as it, since its quotes are escaped.
 _SUCCESS = re.compile(rb'"status": ?"Success"')
 _NEAR = 40
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT", "TRACE"})
 
 
 def page(services: Services, incoming: Incoming) -> Response:
@@ -36,7 +37,8 @@ def register(app: Flask, tally: Tally) -> None:
     def end(response: Response) -> Response:
         # A path that nobody knows is anybody's text: it must not become a label.
         route = request.url_rule.rule if request.url_rule else "unknown"
-        method = request.method if request.url_rule else "-"
+        # So must a method: whatever it is called, it is passed on to a sandbox.
+        method = (request.method if request.method in _METHODS else "other") if request.url_rule else "-"
         tally.count(HTTP_REQUESTS, method, route, outcome(response))
         if "began" in g:
             tally.observe(HTTP_SECONDS, time.monotonic() - g.began, method, route)
@@ -48,16 +50,13 @@ def register(app: Flask, tally: Tally) -> None:
 
 def outcome(response: Response) -> str:
     """Return `ok`, the kind of a failure where the answer tells one, else `http_<status>`."""
-    if response.is_streamed:
-        return "ok"  # an error would be an envelope
+    by_status = "ok" if response.status_code < 400 else f"http_{response.status_code}"
+    # What streams is a command's output, or a sandbox's own answer, whose texts must not become labels.
+    if response.is_streamed or response.mimetype != "application/json":
+        return by_status
     data = response.get_data()
-    if response.status_code < 400 and (
-        response.mimetype != "application/json" or _SUCCESS.search(data[:_NEAR]) or _SUCCESS.search(data[-_NEAR:])
-    ):
-        return "ok"
-    answer = json.loads(data) if response.mimetype == "application/json" else {}
-    result = answer.get("result")
-    kind = result.get("kind") if isinstance(result, dict) else None
-    if answer.get("status") == "Failed" and kind:
-        return str(kind)
-    return "ok" if response.status_code < 400 else f"http_{response.status_code}"
+    if _SUCCESS.search(data[:_NEAR]) or _SUCCESS.search(data[-_NEAR:]):
+        return by_status
+    result = json.loads(data).get("result")
+    kind = str(result.get("kind")) if isinstance(result, dict) else ""
+    return kind if kind in KINDS else by_status

@@ -84,10 +84,8 @@ def _serve(services: Services, sandbox_id: str, *, websocket: bool) -> Response:
     )
     try:
         head = passing.exchange.ask(request.method, target.path, fields + framing, read)
-        log.debug(
-            "proxy %s sandbox=%s port=%d status=%d %.1f ms",
-            request.method, sandbox_id, target.port, head.status, (time.monotonic() - started) * 1e3,
-        )  # fmt: skip
+        about = {"sandbox_id": sandbox_id, "port": target.port, "status": head.status}
+        log.debug("proxy %s", request.method, extra={**about, "seconds": round(time.monotonic() - started, 4)})
         if head.upgraded:
             return passing.joined(head, answer_headers(head.headers, target, request.host))
         return _answer(head, answer_headers(head.headers, target, request.host), passing)

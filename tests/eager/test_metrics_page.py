@@ -3,8 +3,10 @@
 import time
 
 import pytest
+from flask import Response
 from prometheus_client.parser import text_string_to_metric_families
 
+from app.api.metrics import outcome
 from rock.actions import StartRequest
 
 ON = {"ROCK_MONITOR_ENABLE": "1"}
@@ -138,3 +140,33 @@ def test_with_keys_an_admin_or_the_scrapers_own_key_opens_it(make_api):
         assert numbers(api, {"Authorization": f"Bearer {key}"})
     refused = api.client.get("/apis/envs/sandbox/v1/sandboxes", headers={"X-API-Key": "key-of-prometheus"})
     assert refused.status_code == 401, "it opens nothing else"
+
+
+def test_what_callers_and_sandboxes_say_does_not_become_a_label(api):
+    """Each value is kept for ever, so there must be few."""
+    for number in range(3):
+        path = f"/apis/envs/sandbox/v1/sandboxes/nobody-{number}/proxy/x"
+        api.client.open(path, method=f"ODD{number}", environ_overrides={"RAW_URI": path})
+    api.tally.flush()
+    api.client.application.extensions["rock"].metrics.tally.flush()
+    labels = " ".join(api.redis.hkeys(f"{api.prefix}metrics"))
+    assert '"other"' in labels and "ODD" not in labels and "nobody" not in labels
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        ('{"status": "Success", "result": 1}', 200, "ok"),
+        ('{"result":{"output":"x"},"status":"Success"}', 200, "ok"),
+        ('{"result":{"kind":"not_found"},"status":"Failed"}', 200, "not_found"),
+        ('{"result":{"kind":"made up"},"status":"Failed"}', 200, "ok"),
+        ('{"error": "no"}', 404, "http_404"),
+        (
+            '{"result":{"kind":"command_failed","output":"\\"status\\":\\"Success\\""},"status":"Failed"}',
+            200,
+            "command_failed",
+        ),
+    ],
+)
+def test_outcomes(text, status, expected):
+    assert outcome(Response(text, status, mimetype="application/json")) == expected
