@@ -57,9 +57,9 @@ class Engine:
             return str(self._api.version()["Arch"])
 
     def storage(self) -> str:
-        """Return the folder of the engine's host in which it keeps images and containers."""
+        """Return the folder of the engine's host in which it keeps images and containers, "" where it does not tell."""
         with self._border(Doing("ask the container engine where it keeps images")):
-            return str(self._api.info()["DockerRootDir"])
+            return str(self._api.info().get("DockerRootDir") or "")
 
     def image(self, reference: str) -> dict[str, Any] | None:
         """Return what the engine knows of an image it has, None if it has none of that name."""
