@@ -6,7 +6,7 @@ import os
 import pytest
 
 from rock import errors
-from rock.actions import BashAction, Command, CreateBashSessionRequest, ReadFileRequest, State
+from rock.actions import BashAction, ChmodRequest, Command, CreateBashSessionRequest, ReadFileRequest, State
 from rock.sdk.sandbox import sync
 from rock.sdk.sandbox.client import Sandbox, SandboxGroup
 from rock.sdk.sandbox.config import SandboxConfig, SandboxGroupConfig
@@ -100,9 +100,18 @@ async def test_files(sandbox, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "f").write_text("x")
     await sandbox.fs.upload_dir(tmp_path / "folder", str(tmp_path / "there"))
-    await sandbox.fs.chmod([str(tmp_path / "there")], "700", recursive=True)
+    await sandbox.fs.chmod(ChmodRequest(paths=[str(tmp_path / "there")], mode="700", recursive=True))
     listed = await sandbox.execute(Command(command=["stat", "-c", "%a %n", "there/f"], cwd=str(tmp_path)))
     assert listed.stdout == "700 there/f\n"
+    await sandbox.write_file_by_path("1\n2\n3\n4", str(tmp_path / "lines"))
+    read = sandbox.read_file_by_line_range
+    assert (await read(str(tmp_path / "lines"), 2, 3)).content == "2\n3\n"
+    assert (await read(str(tmp_path / "lines"), 3)).content == "3\n4"
+    assert (await read(str(tmp_path / "lines"))).content == "1\n2\n3\n4"
+    with pytest.raises(errors.BadRequest, match="lines 3 to 2"):
+        await read(str(tmp_path / "lines"), 3, 2)
+    with pytest.raises(errors.CommandFailed, match="absent"):
+        await read(str(tmp_path / "absent"))
 
 
 @with_sandbox
@@ -143,6 +152,16 @@ def test_a_cancelled_start_leaves_no_sandbox(server):
         assert not await other.is_alive()
 
     asyncio.run(body())
+
+
+def test_a_terminal_without_a_loop(server):
+    with sync.Sandbox(SandboxConfig(base_url=server.url, memory="64m", cpus=0.05)) as sandbox:
+        sandbox.create_session(CreateBashSessionRequest(session="s"))
+        terminal = sync.Terminal.open(sandbox, "s", rows=30, cols=100)
+        terminal.type(b"stty size; exit 5\n")
+        screen = b"".join(terminal)
+        assert b"30 100" in screen and terminal.exit_code == 5
+        terminal.close()
 
 
 def test_a_group_and_the_synchronous_twin(server):

@@ -14,6 +14,7 @@ from rock.actions.forks import ForkRequest, ForkResponse
 from rock.actions.gem import EnvListResponse, EnvResetResponse, EnvSandboxResponse, EnvStepResponse
 from rock.actions.images import RemoveImageResponse, WarmupResponse
 from rock.actions.nodes import NodeListResponse, NodeResponse
+from rock.actions.permissions import ChmodRequest, ChownRequest
 from rock.actions.requests import (
     BashAction,
     BatchRequest,
@@ -87,5 +88,5 @@ __all__ = [
     "StartRequest", "StartResponse", "State", "StateTransition", "StatisticsResponse", "StatusResponse",
     "TerminalFrame", "TerminalRequest", "UnfinishedResponse", "UploadForm", "UploadRequest", "UploadResponse", "WarmupRequest", "WarmupResponse", "WriteFileRequest",
     "WriteFileResponse", "dump", "load", "parse", "parse_disk", "parse_memory", "parse_size", "revive", "schema_of",
-    "EnvListResponse", "EnvResetResponse", "EnvSandboxResponse", "EnvStepResponse", "GemSpec",
+    "ChmodRequest", "ChownRequest", "EnvListResponse", "EnvResetResponse", "EnvSandboxResponse", "EnvStepResponse", "GemSpec",
 ]  # fmt: skip

@@ -54,7 +54,7 @@ async def send(sandbox: Sandbox, copies: list[Copy], quiet: bool) -> str:
             if copy.source.is_dir():
                 await sandbox.fs.upload_dir(copy.source, target, merge=True, on_progress=tell)
             else:
-                await sandbox.upload_by_path(copy.source, target, tell)
+                await sandbox.upload_by_path(copy.source, target, on_progress=tell)
         first = first or (target if copy.source.is_dir() else posixpath.dirname(target))
     return first or "/"
 
@@ -108,7 +108,7 @@ async def _into(source: Path, text: str, remote: tuple[str, str], as_json: bool)
                 raise BadRequest(f"a folder goes to an absolute path, is {path!r}")
             await sandbox.fs.upload_dir(source, place, merge=True, on_progress=tell)
         else:
-            await sandbox.upload_by_path(source, place, tell)
+            await sandbox.upload_by_path(source, place, on_progress=tell)
     options.say(as_json, {"source": text, "target": f"{remote[0]}:{place}"})
     return 0
 

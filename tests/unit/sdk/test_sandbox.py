@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from rock import errors
-from rock.actions import Command, CreateBashSessionRequest, ReadFileRequest, UploadRequest
+from rock.actions import ChmodRequest, ChownRequest, Command, CreateBashSessionRequest, ReadFileRequest, UploadRequest
 from rock.sdk.sandbox import client as client_module
 from rock.sdk.sandbox.client import Sandbox, SandboxGroup
 from rock.sdk.sandbox.config import SandboxConfig, SandboxGroupConfig
@@ -238,10 +238,10 @@ def test_upload_dir_sends_one_archive(tmp_path):
 async def test_file_helpers_report_what_the_command_said(fake, sandbox):
     fake.on("/execute", success({"stdout": "", "stderr": "chmod: no such file\n", "exit_code": 1}))
     with pytest.raises(errors.CommandFailed, match="no such file"):
-        await sandbox.fs.chmod(["/absent"], "644", recursive=True)
+        await sandbox.fs.chmod(ChmodRequest(paths=["/absent"], mode="644", recursive=True))
     assert fake.seen[-1].body["command"] == ["chmod", "-R", "--", "644", "/absent"]
     with pytest.raises(errors.BadRequest):
-        await sandbox.fs.chown("root", [])
+        await sandbox.fs.chown(ChownRequest(remote_user="root"))
 
 
 @with_sandbox

@@ -16,6 +16,8 @@ import aiohttp
 from rock import archive, errors
 from rock.actions import (
     BashObservation,
+    ChmodRequest,
+    ChownRequest,
     Command,
     CommandResponse,
     FileResponse,
@@ -44,6 +46,34 @@ class FileVerbs(SessionVerbs):
         """
         return await self.send(ReadFileResponse, "/read_file", request)
 
+    async def read_file_by_line_range(
+        self,
+        file_path: str,
+        start_line: int | None = None,
+        end_line: int | None = None,
+        lines_per_request: int = 1000,
+        session: str | None = None,
+    ) -> ReadFileResponse:
+        """Return lines of a text file, with their ends.
+
+        Params:
+            start_line, end_line: the first and the last, from 1; None: the file's first and last.
+            lines_per_request, session: not needed, one command reads them all; existing callers pass them.
+        Raises:
+            BadRequest: start_line is below 1, or end_line before it.
+            CommandFailed: the file is not there, or cannot be read.
+        """
+        first = 1 if start_line is None else start_line
+        if first < 1 or (end_line is not None and end_line < first):
+            raise errors.BadRequest(f"lines {first} to {end_line} are none: they begin at 1 and go up")
+        last = "$" if end_line is None else str(end_line)
+        # `q` ends the reading at the last line, however long the file is.
+        script = f"{first},{last}p" + ("" if end_line is None else f";{end_line}q")
+        done = await self.execute(Command(command=["sed", "-n", "-e", script, "--", file_path], timeout=300))
+        if done.exit_code != 0:
+            raise errors.CommandFailed(f"{file_path}: {done.stderr.strip()}", exit_code=done.exit_code)
+        return ReadFileResponse(content=done.stdout)
+
     async def write_file(self, request: WriteFileRequest) -> WriteFileResponse:
         """Write text to a file, making the folders above it.
 
@@ -61,11 +91,17 @@ class FileVerbs(SessionVerbs):
         return await self.upload_by_path(request.source_path, request.target_path)
 
     async def upload_by_path(
-        self, file_path: str | Path, target_path: str, on_progress: OnProgress | None = None
+        self,
+        file_path: str | Path,
+        target_path: str,
+        upload_mode: str = "auto",
+        *,
+        on_progress: OnProgress | None = None,
     ) -> UploadResponse:
         """Send the local file at file_path to target_path in the sandbox; it is streamed, not held in memory.
 
         Params:
+            upload_mode: not needed, there is one way; existing callers pass it.
             on_progress: called with the bytes that have been read so far, and how many there are.
         Raises:
             FileNotFoundError, IsADirectoryError, PermissionError: the local file cannot be read.
@@ -127,7 +163,7 @@ class FileSystem:
         with tempfile.TemporaryDirectory() as folder:
             local = Path(folder) / "upload.tar"
             await asyncio.to_thread(archive.pack, Path(source_dir), local)
-            await self._sandbox.upload_by_path(local, packed, on_progress)
+            await self._sandbox.upload_by_path(local, packed, on_progress=on_progress)
         done = await self._run(command, extract_timeout, f"{target_dir} was not unpacked")
         return BashObservation(output=done.stdout + done.stderr, exit_code=0)
 
@@ -189,21 +225,24 @@ class FileSystem:
                         on_progress(size, None)
         return size
 
-    async def chown(self, remote_user: str, paths: Sequence[str], recursive: bool = False) -> FileResponse:
-        """Give paths to remote_user and the group of that name.
+    async def chown(self, request: ChownRequest) -> FileResponse:
+        """Give paths to a user and the group of that name.
 
         Raises:
             CommandFailed: no such user or path.
+            BadRequest: no path is named.
         """
-        return await self._change("chown", f"{remote_user}:{remote_user}", paths, recursive)
+        user = request.remote_user
+        return await self._change("chown", f"{user}:{user}", request.paths, request.recursive)
 
-    async def chmod(self, paths: Sequence[str], mode: str = "755", recursive: bool = False) -> FileResponse:
-        """Set the mode of paths, as the `chmod` command takes it.
+    async def chmod(self, request: ChmodRequest) -> FileResponse:
+        """Set the mode of paths.
 
         Raises:
             CommandFailed: a bad mode or path.
+            BadRequest: no path is named.
         """
-        return await self._change("chmod", mode, paths, recursive)
+        return await self._change("chmod", request.mode, request.paths, request.recursive)
 
     async def _change(self, program: str, value: str, paths: Sequence[str], recursive: bool) -> FileResponse:
         """Run chown or chmod on paths."""

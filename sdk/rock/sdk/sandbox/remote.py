@@ -10,6 +10,7 @@ from rock import errors
 from rock.actions import dump, parse
 from rock.sdk.live import OnOutput, follow
 from rock.sdk.sandbox.config import SandboxConfig
+from rock.sdk.transport import PREFIX
 
 T = TypeVar("T")
 
@@ -32,6 +33,16 @@ class Remote:
     def sandbox_id(self) -> str | None:
         """The sandbox's id, None before start."""
         return self._sandbox_id
+
+    @property
+    def url(self) -> str:
+        """Where the service's routes about sandboxes are."""
+        return self.transport.url + PREFIX
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that was asked for."""
+        return self.config.cluster
 
     @property
     def host_name(self) -> str | None:

@@ -8,12 +8,12 @@ coroutine of the same name on a private loop in a thread.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 from rock.sdk import loop
-from rock.sdk.sandbox import client, files, process
+from rock.sdk.sandbox import client, files, process, terminal
 from rock.sdk.sandbox.config import SandboxConfig
 
 P = ParamSpec("P")
@@ -75,6 +75,41 @@ class Process:
     execute_script = _blocking(process.Process.execute_script)
 
 
+class Terminal:
+    """Twin of `terminal.Terminal`: iterate over it for what the screen shows.
+
+    Params:
+        twin: the asynchronous one.
+    """
+
+    def __init__(self, twin: terminal.Terminal) -> None:
+        self.twin = twin
+
+    @classmethod
+    def open(cls, sandbox: Sandbox, session: str = "default", rows: int = 24, cols: int = 80) -> Self:
+        """Open a terminal of that size in a session that exists; errors as of the asynchronous one."""
+        return cls(loop.run(terminal.Terminal.open(sandbox.twin, session, rows, cols)))
+
+    @property
+    def exit_code(self) -> int | None:
+        """The shell's, once it has ended."""
+        return self.twin.exit_code
+
+    type = _blocking(terminal.Terminal.type)
+    resize = _blocking(terminal.Terminal.resize)
+    close = _blocking(terminal.Terminal.close)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield what the screen shows until the shell ends; errors as of the asynchronous one."""
+        screen = aiter(self.twin)
+
+        async def more() -> bytes | None:
+            return await anext(screen, None)
+
+        while (data := loop.run(more())) is not None:
+            yield data
+
+
 class Sandbox:
     """Twin of `client.Sandbox`: the same names, parameters, results and errors; may be used from several threads.
 
@@ -96,6 +131,16 @@ class Sandbox:
     def sandbox_id(self) -> str | None:
         """The sandbox's id, None before start."""
         return self.twin.sandbox_id
+
+    @property
+    def url(self) -> str:
+        """Where the service's routes about sandboxes are."""
+        return self.twin.url
+
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that was asked for."""
+        return self.twin.cluster
 
     @property
     def host_name(self) -> str | None:
@@ -135,6 +180,7 @@ class Sandbox:
     execute = _blocking(client.Sandbox.execute)
     run_nohup_and_wait = _blocking(client.Sandbox.run_nohup_and_wait)
     read_file = _blocking(client.Sandbox.read_file)
+    read_file_by_line_range = _blocking(client.Sandbox.read_file_by_line_range)
     write_file = _blocking(client.Sandbox.write_file)
     write_file_by_path = _blocking(client.Sandbox.write_file_by_path)
     upload = _blocking(client.Sandbox.upload)
