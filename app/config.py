@@ -51,6 +51,7 @@ class Server:
     host: str = "127.0.0.1"
     """Listening address; anything but loopback needs `auth.keys`."""
     port: int = field(default=8080, metadata={"least": 1})
+    """Listening port of the API."""
     workers: int = field(default=1, metadata={"least": 1})
     """gunicorn processes; each holds thousands of waiting calls."""
     connections: int = field(default=10_000, metadata={"least": 1})
@@ -58,7 +59,9 @@ class Server:
     graceful_seconds: int = field(default=10, metadata={"least": 1})
     """How long open requests may finish after SIGTERM."""
     json_limit: int = field(default=64 * MB, metadata={"size": True})
+    """Largest JSON body; above it 413."""
     upload_limit: int = field(default=2 * GB, metadata={"size": True})
+    """Largest upload; above it 413."""
     data_dir: str = "~/.rock"
     """Embedded Redis data, process files and logs."""
 
@@ -72,6 +75,7 @@ class Redis:
     port: int = field(default=6390, metadata={"least": 1})
     """Of the embedded server; not 6379, where another Redis may be."""
     prefix: str = "rock:"
+    """Of every key, so that several services can share one Redis."""
     embedded: bool = field(default=False, metadata={"derived": True})
 
 
@@ -90,8 +94,11 @@ class Node:
     id: str = ""
     """Empty: the host name."""
     host_name: str = ""
+    """Told to callers; empty: the host name."""
     host_ip: str = "127.0.0.1"
+    """Where API processes reach this node, and callers the ports that its sandboxes publish."""
     labels: dict[str, str] = field(default_factory=dict)
+    """For placement: `cluster` reserves the node for that cluster."""
     cpus: float = field(default=0, metadata={"least": 0})
     """CPUs to hand out; 0: those of the machine."""
     memory: int = field(default=0, metadata={"size": True})
@@ -99,7 +106,9 @@ class Node:
     overcommit: float = field(default=4.0, metadata={"least": 0.01})
     """Sandboxes are mostly idle: reserve up to this many times the CPUs and the memory."""
     heartbeat_seconds: float = field(default=2.0, metadata={"least": 0.1})
+    """How often the node says that it is alive."""
     lost_after_seconds: float = field(default=15.0, metadata={"least": 0.5})
+    """Silence after which a node counts as lost."""
     sweep_seconds: float = field(default=5.0, metadata={"least": 0.1})
     """How often the node looks for expired sandboxes, and repairs what a lost event left."""
     allowed_mounts: tuple[str, ...] = ()
@@ -117,11 +126,15 @@ class Runtime:
     docker_cert_path: str = ""
     """Folder with ca.pem, cert.pem and key.pem, for an engine that speaks TLS at a `tcp://` address; empty: plain TCP."""
     enable_auto_clear: bool = True
+    """False: sandboxes that nobody calls are not stopped."""
     auto_clear_minutes: float = field(default=360.0, metadata={"least": 0})
     """Idle lease of a start that names none."""
     cpus: float = field(default=2.0, metadata={"least": 0.01})
+    """Of a start that names none."""
     memory: int = field(default=8 * GB, metadata={"size": True})
+    """Of a start that names none."""
     pids_limit: int = field(default=4096, metadata={"least": 16})
+    """Processes and threads in one sandbox."""
     tmpfs_size: int = field(default=256 * MB, metadata={"size": True})
     """Of the keeper's folder in a sandbox: commands in flight and their output."""
     output_limit: int = field(default=10 * MB, metadata={"size": True})
@@ -146,6 +159,7 @@ class Runtime:
     """How often a node measures the files of its sandboxes, where the engine cannot limit them; what is above its limit is
     stopped. 0: never."""
     network: str = "bridge"
+    """The engine's network that sandboxes join."""
     image_cache_dir: str = ""
     """Folder of `<image>.tar`, loaded before any registry pull."""
 
@@ -155,6 +169,7 @@ class Warmup:
     """Images that every node pulls when it starts."""
 
     images: tuple[str, ...] = ()
+    """Names of images."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +190,7 @@ class EnvHub:
     host: str = "127.0.0.1"
     """Listening address; anything but loopback needs `auth.keys`."""
     port: int = field(default=8081, metadata={"least": 1})
+    """Listening port."""
     base_url: str = ""
     """Where it is found; empty: on this machine. One that is elsewhere is not started here."""
     db_url: str = field(default="~/.rock/rock_envs.db", metadata={"parse": parse_database})
@@ -195,7 +211,9 @@ class Gem:
     cpus: float = field(default=0.05, metadata={"least": 0.01})
     """Reserved: an environment is idle while a model thinks, so many fit."""
     limit_cpus: float = field(default=1.0, metadata={"least": 0.01})
+    """What one may use while it computes."""
     memory: int = field(default=512 * MB, metadata={"size": True})
+    """Hard limit of one."""
     step_seconds: float = field(default=60.0, metadata={"least": 0.1})
     """After them a reset or a step is interrupted."""
     make_seconds: float = field(default=600.0, metadata={"least": 1})
@@ -207,6 +225,7 @@ class Auth:
     """Who may call. With no key anyone may, and the service listens on loopback only."""
 
     keys: tuple[ApiKey, ...] = field(default=(), metadata={"parse": parse_keys})
+    """`key=owner` or `key=owner:admin`; in the file a list of {key, owner, admin}."""
 
 
 @dataclass(frozen=True)
@@ -214,10 +233,13 @@ class Log:
     """Logging of every process."""
 
     level: str = field(default="INFO", metadata={"choices": ("DEBUG", "INFO", "WARNING", "ERROR")})
+    """What is written; DEBUG: steps that went well, too."""
     format: str = field(default="text", metadata={"choices": ("text", "json")})
+    """A line of text or a JSON object per event."""
     path: str = ""
     """Folder of log files; empty: standard error."""
     time_zone: str = field(default="UTC", metadata={"parse": parse_zone})
+    """Of the times in answers and logs."""
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,8 @@ LONGER: dict[str, int] = {
     "app.keys.Keys": 40,
     # The port between a node and what runs its sandboxes, one verb each.
     "workers.deployments.abstract.AbstractDeployment": 16,
+    # One table: every configuration key with its default and what it means.
+    "app.config": 340,
     # Mounted into sandboxes as the one file that it is.
     "rock.rollout.swe_execute_sandbox": 360,
 }
