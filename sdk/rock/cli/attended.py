@@ -12,10 +12,11 @@ from typing import Any, NoReturn
 
 import click
 
-from rock.actions import Command, CommandResponse, StatusResponse, parse
+from rock.actions import Command, CommandResponse, StatusResponse, dump, parse
 from rock.cli.faults import faults
 from rock.errors import CommandFault, RockError
 from rock.sdk.sandbox.client import Sandbox
+from rock.sdk.transport import new_request_id
 
 LOOK_SECONDS = 0.5
 """Between two looks at how far a start is."""
@@ -78,15 +79,11 @@ def _print(stream: str, text: str) -> None:
 
 
 async def start(sandbox: Sandbox, quiet: bool) -> None:
-    """Start a sandbox; at a terminal, say meanwhile how far it is.
-
-    Params:
-        sandbox: its config names its id.
-        quiet: say nothing.
-    """
+    """Start a sandbox; at a terminal, say meanwhile how far it is. `quiet`: say nothing."""
     if quiet or not sys.stderr.isatty():
         await sandbox.start()
         return
+    sandbox.config.request_id = new_request_id()
     watcher = asyncio.create_task(_tell_phases(sandbox))
     try:
         await sandbox.start()
@@ -97,11 +94,15 @@ async def start(sandbox: Sandbox, quiet: bool) -> None:
 
 async def _tell_phases(sandbox: Sandbox) -> None:
     """Keep one line of the terminal that says what the start is doing."""
-    asked = {"sandbox_id": str(sandbox.config.sandbox_id)}
+    asked: dict[str, str] = {}
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        # It may not be known yet, and what is wrong with it the start itself says.
+        # What is wrong with it the start itself says.
         with suppress(RockError):
+            if not asked:
+                # The same request again attaches to the start, and is answered at once: with the id that it was given.
+                placed = await sandbox.transport.post("/start_async", dump(sandbox.config.to_request()))
+                asked = {"sandbox_id": placed["sandbox_id"]}
             status = parse(StatusResponse, await sandbox.transport.get("/get_status", asked))
             doing = [phase["message"] for phase in status.status.values() if phase["status"] == "running"]
             click.echo(f"\r\033[K{sandbox.config.image}: {doing[0] if doing else 'starting'}"[:120], nl=False, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from urllib.parse import quote
 
 import click
@@ -39,7 +38,7 @@ def run(
     rock sandbox run --copy . python:3.11 -- pytest -q
     """
     sent = [copying.Copy.parse(text) for text in copies]
-    config = options.config(image=image, auto_delete_seconds=0, sandbox_id=f"run-{uuid.uuid4().hex[:12]}", **given)
+    config = options.config(image=image, auto_delete_seconds=0, **given)
     attended.finish(_run(config, _words(command), sent, workdir, seconds, as_json))
 
 

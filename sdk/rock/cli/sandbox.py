@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import uuid
 from contextlib import suppress
 from typing import Any
 
@@ -44,7 +43,7 @@ for command in (running.run, running.exec_, running.logs, copying.cp):
 @json_option
 def start(image: str, as_json: bool, **given: Any) -> None:
     """Start a sandbox of IMAGE and print its id. It stops after 4 hours without a call."""
-    config = options.config(image=image, sandbox_id=uuid.uuid4().hex, **given)
+    config = options.config(image=image, **given)
     attended.finish(_start(config, as_json))
 
 

@@ -356,3 +356,5 @@ def test_a_group_refuses_what_cannot_be():
         group_of(fake, sandbox_id="one", size=2)
     with pytest.raises(errors.BadRequest, match="at least 1"):
         group_of(fake, size=0)
+    with pytest.raises(errors.BadRequest, match="request_id"):
+        group_of(fake, request_id="one", size=2)

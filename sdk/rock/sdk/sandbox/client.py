@@ -54,7 +54,7 @@ class SandboxGroup:
     Params:
         config: what to start, how many, and how eagerly.
     Raises:
-        BadRequest: config fixes a sandbox_id, which only one sandbox can have, or its numbers are below 1.
+        BadRequest: config fixes a sandbox_id or a request_id, which only one sandbox can have, or its numbers are below 1.
 
     `sandbox_list` has the sandboxes.
     """
@@ -62,6 +62,8 @@ class SandboxGroup:
     def __init__(self, config: SandboxGroupConfig) -> None:
         if config.sandbox_id is not None and config.size > 1:
             raise errors.BadRequest("sandbox_id names one sandbox; a group of several cannot share it")
+        if config.request_id is not None and config.size > 1:
+            raise errors.BadRequest("request_id names one start; a group of several cannot share it")
         if min(config.size, config.start_concurrency, config.start_retry_times) < 1:
             raise errors.BadRequest("size, start_concurrency and start_retry_times must be at least 1")
         self.config = config

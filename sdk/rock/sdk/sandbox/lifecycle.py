@@ -41,7 +41,7 @@ class LifecycleVerbs(Remote):
         """
         if self._sandbox_id is not None:
             raise errors.AlreadyExists(f"this Sandbox is already {self._sandbox_id}", sandbox_id=self._sandbox_id)
-        request_id = new_request_id()
+        request_id = self.config.request_id or new_request_id()
         body = dump(self.config.to_request()) | {"request_id": request_id}
         try:
             self._placed(parse(StartResponse, await self.transport.call("/start", body)))
