@@ -10,7 +10,7 @@ from rock.cli import options
 from rock.cli.faults import faults
 from rock.cli.lazy import LazyGroup
 from rock.sdk import loop
-from rock.sdk.envhub import EnvHubClient
+from rock.sdk.envhub import EnvHubClient, EnvHubClientConfig
 
 json_option = options.json_option
 
@@ -27,7 +27,7 @@ def envhub() -> None:
 def ls(owner: str | None, tags: tuple[str, ...], as_json: bool) -> None:
     """List the registered environments."""
     with faults():
-        entries = loop.run(EnvHubClient().list_envs(owner, list(tags) or None))
+        entries = loop.run(_client().list_envs(owner, list(tags) or None))
     if as_json:
         click.echo(json.dumps([dump(entry) for entry in entries], indent=2))
         return
@@ -54,7 +54,7 @@ def register(
 ) -> None:
     """Register ENV_NAME to run in IMAGE, or replace its entry."""
     with faults():
-        asked = EnvHubClient().register(env_name, image, owner, description, list(tags), _document(extra_spec))
+        asked = _client().register(env_name, image, owner, description, list(tags), _document(extra_spec))
         _show(loop.run(asked), as_json)
 
 
@@ -64,7 +64,7 @@ def register(
 def get(env_name: str, as_json: bool) -> None:
     """Print an entry; exit code 1 if there is none."""
     with faults():
-        _show(loop.run(EnvHubClient().get_env(env_name)), as_json)
+        _show(loop.run(_client().get_env(env_name)), as_json)
 
 
 @envhub.command()
@@ -73,11 +73,16 @@ def get(env_name: str, as_json: bool) -> None:
 def rm(env_name: str, as_json: bool) -> None:
     """Delete an entry; exit code 1 if there is none."""
     with faults():
-        there = loop.run(EnvHubClient().delete_env(env_name))
+        there = loop.run(_client().delete_env(env_name))
     if as_json:
         click.echo(json.dumps({"env_name": env_name, "deleted": there}))
     if not there:
         raise click.ClickException(f"environment {env_name!r} is not registered")
+
+
+def _client() -> EnvHubClient:
+    """Return a client that does not try for long."""
+    return EnvHubClient(EnvHubClientConfig(patience=options.PATIENCE_SECONDS))
 
 
 def _document(text: str | None) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +59,9 @@ def _hint(error: RockError) -> str | None:
     """Return what to try after an error, None where its own text says it."""
     if isinstance(error, errors.NotFound) and str(error).startswith("Sandbox "):
         return "`rock sandbox ls` lists the sandboxes"
+    hub = settings.read("ROCK_ENVHUB_BASE_URL")
+    if isinstance(error, errors.Unavailable) and str(error).startswith(hub):
+        return f"`rock envhub start` runs EnvHub here; elsewhere: export ROCK_ENVHUB_BASE_URL=http://<host>:8081 (now {hub})"
     if str(error).startswith("base_url"):
         return "export ROCK_BASE_URL=http://<host>:8080"
     found = next((text for kind, text in HINTS if isinstance(error, kind)), None)
@@ -74,4 +78,8 @@ def faults() -> Iterator[None]:
     except RockError as error:
         raise Failure(error, as_json) from error
     except settings.SettingError as error:
+        raise click.ClickException(str(error)) from error
+    except OSError as error:
+        if error.errno == errno.EPIPE:
+            raise  # whoever reads our output has gone; click ends quietly
         raise click.ClickException(str(error)) from error

@@ -23,6 +23,8 @@ class EnvHubClientConfig:
 
     base_url: str = field(default_factory=partial(settings.read, "ROCK_ENVHUB_BASE_URL"))
     api_key: str | None = field(default_factory=partial(settings.read, "ROCK_API_KEY"), repr=False)
+    patience: float | None = None
+    """Seconds for which a call is sent again while nobody answers; None: as long as the SDK's other calls."""
 
 
 class EnvHubClient:
@@ -35,7 +37,9 @@ class EnvHubClient:
     def __init__(self, config: EnvHubClientConfig | None = None) -> None:
         self.config = config or EnvHubClientConfig()
         key = self.config.api_key
-        self._service = PlainService(self.config.base_url, {"X-API-Key": key} if key else {}, ANSWER_SECONDS)
+        self._service = PlainService(
+            self.config.base_url, {"X-API-Key": key} if key else {}, ANSWER_SECONDS, self.config.patience
+        )
 
     async def register(
         self,
