@@ -64,7 +64,7 @@ def unpack_command(archive: str, target: str, *, merge: bool = False) -> list[st
 
 
 def unpack(archive: Path, target: Path) -> list[str]:
-    """Unpack a tar that came from a sandbox into a local folder, which is made; modes and links come along, owners do not.
+    """Unpack a tar that came from a sandbox into a local folder, which is made; links and the modes of files come along, owners do not.
 
     Returns:
         What was left out, and why: a path or a link that leads out of the folder, a device.

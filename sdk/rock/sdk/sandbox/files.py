@@ -194,7 +194,7 @@ class FileSystem:
     ) -> FileResponse:
         """Copy the contents of a folder of the sandbox into a local folder, which is made; files of the same name are replaced.
 
-        Modes and links come along, owners do not. What leads out of the folder (a link to an absolute path) is left out.
+        Links and the modes of files come along, owners do not. What leads out of the folder (a link to an absolute path) is left out.
 
         Params:
             on_progress: as for `download_file`, of the archive.
