@@ -41,6 +41,8 @@ class FakeNode:
     node_id: str = "n1"
     # Call ids in the order in which they were run.
     ran: list[str] = field(default_factory=list)
+    # Those whose file came as a blob.
+    moved: list[str] = field(default_factory=list)
     uploads: dict[str, bytes] = field(default_factory=dict)
     held: list[Call] = field(default_factory=list)
     threads: list[threading.Thread] = field(default_factory=list)
@@ -200,6 +202,7 @@ class FakeNode:
     def transfer(self, call_id: str) -> None:
         call = self.stores.results.take(call_id, time.time())
         if call is not None:
+            self.moved.append(call_id)
             thread = threading.Thread(target=self._receive, args=(call,))
             thread.start()
             self.threads.append(thread)

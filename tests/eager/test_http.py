@@ -116,6 +116,15 @@ def test_upload_small_and_large_whatever_the_order(api):
     assert not list(api.redis.scan_iter(f"{api.prefix}blob*"))
 
 
+@pytest.mark.parametrize("data, as_blob", [(b"x" * 100_000, False), (bytes(2000), False), (bytes(2001), True)])
+def test_what_is_hard_for_bash_goes_beside_the_keeper(api, data, as_blob):
+    sandbox_id = api.start()
+    form = {"sandbox_id": sandbox_id, "target_path": "/w/x", "file": (data, "x")}
+    assert envelope(api.upload(form))["status"] == "Success"
+    assert api.node.uploads.pop("/w/x") == data
+    assert bool(api.node.moved) == as_blob
+
+
 def test_a_refused_large_upload_answers_at_once(api):
     sandbox_id = api.start()
     form = {"sandbox_id": sandbox_id, "target_path": "/refused", "file": (b"x" * 20_000_000, "x")}
