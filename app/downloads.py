@@ -66,8 +66,13 @@ class Downloads:
             if chunk is not None:
                 return chunk
             answer = waiter.wait(0)
-            if answer:
-                envelope = json.loads(answer)
-                if envelope["status"] != "Success":
-                    raise from_envelope(envelope)
+            if not answer:
+                continue
+            envelope = json.loads(answer)
+            if envelope["status"] != "Success":
+                raise from_envelope(envelope)
+            # The node answers once all is sent, which may have been since we looked.
+            chunk = receiver.poll(LOOK_EVERY)
+            if chunk is None:
                 raise Internal("the download ended before its last part; ask again")
+            return chunk
