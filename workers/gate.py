@@ -169,7 +169,6 @@ class Gate:
             text = f"node {self._node.id} cannot make a connection into sandbox {sandbox_id}: {error}"
             raise Internal(text, sandbox_id=sandbox_id) from error
         target.setblocking(False)
-        target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return target
 
     def _cut(self, sandbox_id: str) -> None:

@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import os
+import threading
 import urllib.error
 import urllib.request
 
@@ -10,10 +12,11 @@ from simple_websocket import Client
 
 from rock.errors import PortClosed, SandboxGone
 from scripts import images
-from tests.engine.conftest import Sandboxes
+from tests.engine.conftest import Sandboxes, _Cleared, on_engine
 from tests.service.test_proxy import PROGRAM
 from tests.wire import PREFIX, Api, until
 from workers.deployments.docker_args import EngineOptions
+from workers.deployments.wire import Endpoint
 
 SAYS = "hello from inside"
 LISTENER = """import socket
@@ -21,6 +24,17 @@ listener = socket.create_server(("127.0.0.1", 7001))
 while True:
     with listener.accept()[0] as caller:
         caller.sendall(b"hello from inside")
+"""
+
+
+ECHO = """import socket, threading
+listener = socket.create_server(("127.0.0.1", 7002))
+def echo(caller):
+    with caller:
+        while data := caller.recv(65536):
+            caller.sendall(data)
+while True:
+    threading.Thread(target=echo, args=listener.accept()[:1], daemon=True).start()
 """
 
 
@@ -56,6 +70,56 @@ def test_a_container_without_a_network_has_ports_too(containers):
     sandbox_id = containers.start(options=EngineOptions(network="none"))
     listen(containers, sandbox_id)
     assert until(lambda: said(containers, sandbox_id), 20, "the program") == SAYS
+
+
+class Elsewhere(Endpoint):
+    """The machine's engine, taken for another machine's: nothing of its containers is in reach but through it."""
+
+    is_local = False
+
+
+@pytest.fixture
+def elsewhere(engine_url):
+    deployment = on_engine(Elsewhere(engine_url), "remote")
+    with contextlib.closing(_Cleared(deployment, images.PYTHON)) as made:
+        yield made
+    deployment.close()
+
+
+def test_ports_of_another_machines_containers_are_reached_by_a_process_in_them(elsewhere):
+    sandbox_id = elsewhere.start(options=EngineOptions(network="none", env={"BASH_ENV": "/dev/stdin"}))
+    elsewhere.hand(sandbox_id).ask(f"python3 -c ${ECHO!r} >/dev/null 2>&1 &")
+
+    def listens() -> bool:
+        try:
+            elsewhere.deployment.dial(sandbox_id, 7002, 5.0).close()
+        except PortClosed:
+            return False
+        return True
+
+    until(listens, 20, "the program")
+    body = os.urandom(3 << 20)
+    with contextlib.closing(elsewhere.deployment.dial(sandbox_id, 7002, 5.0)) as connection:
+        sender = threading.Thread(target=connection.sendall, args=(body,))
+        sender.start()
+        got = b""
+        while len(got) < len(body):
+            piece = connection.recv(65536)
+            assert piece, f"it ended after {len(got)} bytes"
+            got += piece
+        sender.join()
+        assert got == body
+    assert said(elsewhere, sandbox_id, 7003) is None
+    listing = ["bash", "-c", "for p in /proc/[0-9]*/cmdline; do tr '\\0' ' ' <$p; echo; done"]
+
+    def processes() -> str:
+        with elsewhere.deployment.exec_stream(sandbox_id, listing) as process:
+            return b"".join(process).decode()
+
+    until(lambda: "rock-port" not in processes(), 20, "the end of what served the connections")
+    elsewhere.deployment.stop(sandbox_id)
+    with pytest.raises(SandboxGone, match=sandbox_id):
+        elsewhere.deployment.dial(sandbox_id, 7002, 5.0)
 
 
 def test_http_and_websockets_reach_a_container(engine_server):

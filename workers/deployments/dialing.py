@@ -18,7 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from rock.errors import BadRequest, PortClosed, SandboxGone
+from workers.deployments import exec_tunnel
+from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import state_of
+from workers.deployments.exec_tunnel import closed
+from workers.deployments.faults import Doing
 
 _PROC = Path("/proc")
 _CLONE_NEWNET = 0x40000000
@@ -48,13 +52,9 @@ class Dialer:
 
     MOST = 1000
 
-    def __init__(self, inspect: Callable[[str], Mapping[str, Any] | None], *, local: bool) -> None:
-        """
-        Params:
-            inspect: the engine's inspect answer for a sandbox, None where it has no such container.
-            local: the engine is on this machine.
-        """
-        self._inspect, self._local = inspect, local
+    def __init__(self, engine: Engine, name_of: Callable[[str], str]) -> None:
+        """`name_of`: gives the name of a sandbox's container."""
+        self._engine, self._name_of, self._local = engine, name_of, engine.endpoint.is_local
         self._places: dict[str, _Place] = {}
 
     def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
@@ -62,46 +62,42 @@ class Dialer:
 
         Params:
             timeout: seconds for each of its addresses.
-        Errors: SandboxGone, PortClosed; BadRequest where no port of it can be reached from this node.
+        Errors: SandboxGone, PortClosed; BadRequest where it takes a process in the container, and the image lacks what that needs.
         """
         place = None
         for place in self._candidates(sandbox_id):
             with within(place.pid, place.container_id) as make:
                 if make is not None:
                     return dial(sandbox_id, port, [*LOOPBACK, *place.own], timeout, make)
-        if place is None or not place.own:
-            raise BadRequest(
-                f"ports of sandbox {sandbox_id} cannot be reached: it has no network that its node is in, and the node may not "
-                "enter the sandbox's own; start it with a network, or run the node as root",
-                sandbox_id=sandbox_id,
-            )
-        return dial(sandbox_id, port, place.own, timeout)
+        if place is not None and self._local:
+            with contextlib.suppress(PortClosed):  # it may still listen on the loopback
+                return dial(sandbox_id, port, place.own, timeout)
+        name, doing = self._name_of(sandbox_id), Doing(f"connect to sandbox {sandbox_id}")
+        answer = self._engine.exec(name, exec_tunnel.argv(port), "", doing, exec_tunnel.ENVIRONMENT)[1]
+        return exec_tunnel.tunnel(answer, sandbox_id, port, timeout)
 
     def _candidates(self, sandbox_id: str) -> Iterator[_Place]:
         """Yield where it was, and then where it is. Errors: SandboxGone, BadRequest."""
-        if not self._local:
-            raise BadRequest(
-                f"ports of sandbox {sandbox_id} cannot be reached: its node drives the engine of another machine; "
-                "use a node on that machine",
-                sandbox_id=sandbox_id,
-            )
         if known := self._places.get(sandbox_id):
             yield known
-        facts = self._inspect(sandbox_id)
+        facts = self._engine.inspect(self._name_of(sandbox_id))
         if facts is None or not facts["State"]["Running"]:
             self._places.pop(sandbox_id, None)
             raise gone(sandbox_id)
+        if facts["HostConfig"].get("NetworkMode") == "host":
+            text = f"ports of sandbox {sandbox_id} are not its own: it was started in its node's network"
+            raise BadRequest(text, sandbox_id=sandbox_id)
         if len(self._places) >= self.MOST:
             self._places.clear()
-        self._places[sandbox_id] = place = _place(facts)
+        self._places[sandbox_id] = place = _place(facts, self._local)
         yield place
 
 
-def _place(facts: Mapping[str, Any]) -> _Place:
+def _place(facts: Mapping[str, Any], local: bool) -> _Place:
     """Return where the container of an inspect answer is."""
     address, runtime = state_of(facts).ip, str(facts.get("OCIRuntime") or facts["HostConfig"].get("Runtime") or "runc")
     # A runtime with a network stack of its own (gVisor, Kata) has its loopback where no namespace of the kernel is.
-    pid = int(facts["State"]["Pid"]) if runtime.startswith(_PLAIN_RUNTIMES) else 0
+    pid = int(facts["State"]["Pid"]) if local and runtime.startswith(_PLAIN_RUNTIMES) else 0
     return _Place(pid, str(facts["Id"]), (address,) if address else ())
 
 
@@ -130,6 +126,7 @@ def dial(
             continue  # a machine without IPv6
         try:
             connection.settimeout(timeout)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.connect((host, port))
             return connection
         except OSError as error:
@@ -137,16 +134,6 @@ def dial(
             # Nobody there is the better answer than an address that the sandbox does not have.
             said = said if isinstance(said, ConnectionRefusedError) else error
     raise closed(sandbox_id, port, said)
-
-
-def closed(sandbox_id: str, port: int, error: OSError | None = None) -> PortClosed:
-    """Return the error for a port where nobody takes a connection."""
-    why = "" if error is None or isinstance(error, ConnectionRefusedError) else f" ({error.strerror or error})"
-    return PortClosed(
-        f"nothing listens on port {port} of sandbox {sandbox_id}{why}: start the program there, and try again once it is up",
-        sandbox_id=sandbox_id,
-        port=port,
-    )
 
 
 @contextlib.contextmanager

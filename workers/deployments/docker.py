@@ -70,7 +70,7 @@ class DockerDeployment:
         self._ulimits = ulimits
         self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
         self._disk_limits = True  # until the engine says otherwise
-        self._dialer = Dialer(lambda name: engine.inspect(self._name(name)), local=engine.endpoint.is_local)
+        self._dialer = Dialer(engine, self._name)
         self._samples: dict[str, dict[str, float]] = {}
 
     def prepare_image(
@@ -193,7 +193,7 @@ class DockerDeployment:
         )
 
     def dial(self, sandbox_id: str, port: int, timeout: float) -> socket.socket:
-        """Connect to a port of the container. Errors: SandboxGone, PortClosed; BadRequest where it has none in reach."""
+        """Connect to a port of the container. Errors: SandboxGone, PortClosed; BadRequest, see `Dialer`."""
         return self._dialer.dial(sandbox_id, port, timeout)
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:

@@ -25,6 +25,7 @@ from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone, StartF
 from workers.deployments import dialing, local_launch, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import QUIET
+from workers.deployments.exec_tunnel import closed
 from workers.deployments.local_copies import Copies, make_writable
 from workers.deployments.local_streams import FifoStream, ProcessExec
 
@@ -189,7 +190,7 @@ class LocalDeployment:
             raise dialing.gone(sandbox_id)
         # All share the machine's network, the service's own Redis included: only what is the sandbox's may be reached.
         if not dialing.listens((one.pid for one in processes.tree(pid, self._marker(sandbox_id))), port):
-            raise dialing.closed(sandbox_id, port)
+            raise closed(sandbox_id, port)
         return dialing.dial(sandbox_id, port, dialing.LOOPBACK, timeout)
 
     def watch(self, callback: Callable[[ContainerEvent], None], stop: Event) -> None:
