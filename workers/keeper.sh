@@ -121,7 +121,7 @@ k_pause() { read -r -t "$1" -u "$NEVER"; }
 
 # Send `data`: stream $2 of call $1 from byte $3 on, at most $4 bytes.
 k_emit() {
-  local f=$R/$2.${SLOT[$1]} off=$3 x n total=0 tries=0 a
+  local f=$R/$2.${SLOT[$1]} off=$3 x tries=0 a
   if ((off == 0)); then
     while :; do
       IFS= read -r -N $INLINE x <"$f"
@@ -141,6 +141,12 @@ k_emit() {
       k_pause 0.0005
     done
   fi
+  k_emit_slice "$@"
+}
+
+# The large case, or one that goes on.
+k_emit_slice() {
+  local f=$R/$2.${SLOT[$1]} off=$3 n total=0
   ((off == 0)) || k_room || { SAY+="data $1 $2 $off 0 $off"$'\n'; return; }
   [[ -e $f ]] && total=$(wc -c <"$f")
   n=$((total - off))
@@ -220,7 +226,7 @@ k_forget() {
     [[ ${RING[RING_AT]} ]] && unset "PAST[${RING[RING_AT]}]"
     RING[RING_AT]=$1 PAST[$1]=1 RING_AT=$(((RING_AT + 1) % RING_SIZE))
   fi
-  if ((${#STALE[@]} > 64)) && k_room; then
+  if ((${#STALE[@]} > 200)) && k_room; then
     rm -f "${STALE[@]}"
     STALE=()
   fi
@@ -1215,43 +1221,7 @@ k_close() {
 k_submit() {
   local verb=$1 id=$2 key=$3
   [[ ${STATE[$id]} || ${PAST[$id]} ]] && { k_ask "$id"; return; }
-  if [[ $verb != RUN || ( ! ${S_IN[$key]} && ${S_ENDED[$key]} ) ]]; then k_room || { SAY+="reject $id full"$'\n'; return; }; fi
-  if [[ $verb == EXEC ]]; then
-    if [[ $key == pipe && $X_OUT && ! $X_USED ]] && ! kill -0 "$X_PID"; then k_drop_exec; fi
-    if [[ $key == pipe && $X_OUT && ! $X_USED ]]; then
-      k_pids
-      SLOT[$id]=$X_SLOT STATE[$id]=running X_USED=$id X_PIDS=" ${PIDS[*]} "
-      k_uptime
-      TICK[$id]=$UP UNTOLD[$id]=1
-      RUNNER[$id]=$X_PID
-      printf '%s\n' "$id" >&"$X_RUN"
-      return
-    fi
-    [[ $key == pipe ]] && WANT_X=1
-    SLOT[$id]=$((++N)) STATE[$id]=running
-    k_uptime
-    TICK[$id]=$UP
-    : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; SAY+="reject $id nospace"$'\n'; return; }
-    UNTOLD[$id]=1
-    if [[ $key == file ]]; then
-      kill -0 "${F_PID:-0}" && [[ $F_RUN ]] || k_start_filer
-      RUNNER[$id]=$F_PID
-      printf '%s %s\n' "$id" "$N" >&"$F_RUN"
-    else
-      k_exec "$id" "$N" &
-      RUNNER[$id]=$!
-    fi
-    return
-  fi
-  if [[ $verb == OPEN ]]; then
-    [[ ${S_IN[$key]} ]] && { SAY+="reject $id exists"$'\n'; return; }
-    k_part "$key"
-    if [[ $4 != - ]]; then k_admit "$key" "$4" || { SAY+="reject $id $WHY"$'\n'; return; }; fi
-    k_open "$key"
-  elif [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]]; then
-    k_reopen "$key" "$id"
-  fi
-  unset "S_ENDED[$key]"
+  if [[ $verb != RUN || ( ! ${S_IN[$key]} && ${S_ENDED[$key]} ) ]]; then k_prepare "$@" || return; fi
   [[ ${S_IN[$key]} ]] || { SAY+="reject $id nosession"$'\n'; return; }
   if [[ ${S_TTY[$key]} && ! ${KILLING[${S_TTY[$key]}]} ]]; then
     if [[ ${S_TTY[$key]} == t* ]]; then SAY+="reject $id tty"$'\n'; else SAY+="reject $id terminal"$'\n'; fi
@@ -1261,6 +1231,53 @@ k_submit() {
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
   if [[ ${S_BUSY[$key]} ]]; then SAY+="queued $id"$'\n'; else k_next "$key"; fi
+}
+
+# What k_submit does first where there is not simply a session to run call $2 in; false when that is all, or when it cannot be.
+k_prepare() {
+  local verb=$1 id=$2 key=$3
+  k_room || { SAY+="reject $id full"$'\n'; return 1; }
+  case $verb in
+    EXEC)
+      k_begin_exec "$id" "$key"
+      return 1 ;;
+    OPEN)
+      [[ ${S_IN[$key]} ]] && { SAY+="reject $id exists"$'\n'; return 1; }
+      k_part "$key"
+      if [[ $4 != - ]]; then k_admit "$key" "$4" || { SAY+="reject $id $WHY"$'\n'; return 1; }; fi
+      k_open "$key" ;;
+    *) [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]] && k_reopen "$key" "$id" ;;
+  esac
+  unset "S_ENDED[$key]"
+}
+
+# Start one-off command $1, of kind $2.
+k_begin_exec() {
+  local id=$1 key=$2
+  if [[ $key == pipe && $X_OUT && ! $X_USED ]] && ! kill -0 "$X_PID"; then k_drop_exec; fi
+  if [[ $key == pipe && $X_OUT && ! $X_USED ]]; then
+    k_pids
+    SLOT[$id]=$X_SLOT STATE[$id]=running X_USED=$id X_PIDS=" ${PIDS[*]} "
+    k_uptime
+    TICK[$id]=$UP UNTOLD[$id]=1
+    RUNNER[$id]=$X_PID
+    printf '%s\n' "$id" >&"$X_RUN"
+    return
+  fi
+  [[ $key == pipe ]] && WANT_X=1
+  SLOT[$id]=$((++N)) STATE[$id]=running
+  k_uptime
+  TICK[$id]=$UP
+  : >"$R/1.$N" && : >"$R/2.$N" || { STATE[$id]=''; SAY+="reject $id nospace"$'\n'; return; }
+  UNTOLD[$id]=1
+  if [[ $key == file ]]; then
+    kill -0 "${F_PID:-0}" && [[ $F_RUN ]] || k_start_filer
+    RUNNER[$id]=$F_PID
+    printf '%s %s\n' "$id" "$N" >&"$F_RUN"
+  else
+    k_exec "$id" "$N" &
+    RUNNER[$id]=$!
+  fi
 }
 
 # What is known of call $1.
@@ -1314,14 +1331,30 @@ k_kill_early() {
   k_cancel "$1"
 }
 
-# One line from the feeder (upper case) or from a child (lower case).
+# One line from the feeder (upper case) or from a child (lower case). Bash copies a function's whole text whenever it calls it, so what belongs to a
+# step is apart from the rest, here and in the functions that this calls.
 k_handle() {
-  local key
   [[ $2 ]] || return # an empty subscript is an error that bash leaves every function for
   case $1 in
-    d) [[ ${KILLING[$2]} == early ]] && KILLING[$2]=''
-       [[ $4 == *x* ]] && S_TRACE[${KEY[$2]:--}]=1 || unset "S_TRACE[${KEY[$2]:--}]"
-       if [[ ${KILLING[$2]} ]]; then k_hold "$2" "$3" done; else k_done "$2" "$3" done; fi ;;
+    d) k_reported "$2" "$3" "$4" ;;
+    RUN)
+      [[ $4 == trap ]] && S_TRAP[$3]=1
+      if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit RUN "$2" "$3"; fi ;;
+    ACK) [[ ${T_TOTAL[$3]} ]] && T_GIVEN[$3]=$4; k_forget "$2" ;;
+    *) k_handle_rest "$@" ;;
+  esac
+}
+
+# The shell of call $1 reports exit code $2 and its options $3.
+k_reported() {
+  [[ ${KILLING[$1]} == early ]] && KILLING[$1]=''
+  [[ $3 == *x* ]] && S_TRACE[${KEY[$1]:--}]=1 || unset "S_TRACE[${KEY[$1]:--}]"
+  if [[ ${KILLING[$1]} ]]; then k_hold "$1" "$2" done; else k_done "$1" "$2" done; fi
+}
+
+k_handle_rest() {
+  local key
+  case $1 in
     q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;
     c) CHILD[$2]=$3 TAP[$2]=$4; k_kill_early "$2" ;;
@@ -1329,8 +1362,7 @@ k_handle() {
     o) [[ ${T_TOTAL[$2]} ]] && { ((T_TOTAL[$2] += $3)); [[ $4 ]] && k_tty_lost "$2"; k_tty_show "$2"; } ;;
     k) [[ ${STATE[$2]} == typing ]] && { STATE[$2]=closed; k_ask "$2"; }; k_tty_typed "$3" ;;
     t) [[ ${T_TOTAL[$2]} ]] && { T_PID[$2]=$3; k_tty_resize "$2"; } ;;
-    RUN | OPEN | EXEC | TTY)
-      [[ $1 == RUN && $4 == trap ]] && S_TRAP[$3]=1
+    OPEN | EXEC | TTY)
       if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit "$1" "$2" "$3" "$4"; fi ;;
     TALK) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_talk "$2" "$3" "$4"; fi ;;
     TYPE) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_type "$2" "$3"; fi ;;
@@ -1338,7 +1370,6 @@ k_handle() {
     WATCH) k_tty_watch "$2" "$4" ;;
     READ) if [[ ${T_TOTAL[$2]} ]]; then k_tty_emit "$2" "$4"; else [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n'; fi ;;
     KILL) k_cancel "$2" ;;
-    ACK) [[ ${T_TOTAL[$3]} ]] && T_GIVEN[$3]=$4; k_forget "$2" ;;
     KEEP) k_keep "$2" ;;
     CLOSE)
       if [[ ${S_IN[$3]} ]]; then
@@ -1511,7 +1542,7 @@ k_start_feeder() {
 }
 
 k_main() {
-  local line part='' wait
+  local first line wait
   exec 2>/dev/null
   trap : HUP INT TERM PIPE
   set -m
@@ -1532,11 +1563,10 @@ k_main() {
   while :; do
     wait=1
     ((${#UNTOLD[@]})) && wait=0.02
-    if IFS= read -r -t $wait -u "$EV" line; then
-      k_handle $part$line
-      part=''
-    else
-      part+=$line # the time was over in the middle of a line
+    # A timed read costs five system calls a byte, another one; a line is written as a whole, so its rest is there.
+    if IFS= read -r -t $wait -N 1 -u "$EV" first && [[ $first != $'\n' ]]; then
+      IFS= read -r -u "$EV" line
+      k_handle $first$line
     fi
     ((${#UNTOLD[@]})) && k_tell
     if ((SECONDS > TICKED)); then
