@@ -8,7 +8,7 @@ from app.blobs import CHUNK, BlobReceiver, BlobSender, BlobStore
 from app.calls import Call, Route
 from app.results import ResultStore
 from rock.actions import UploadResponse, dump
-from rock.errors import BadRequest, Cancelled, Internal, NotFound, RockError, Unavailable, success
+from rock.errors import BadRequest, Cancelled, NotFound, RockError, Unavailable, success
 from workers import scripts
 from workers.deployments.abstract import AbstractDeployment, ExecStream
 
@@ -70,7 +70,7 @@ class Transfers:
 
     def give_up(self, call_id: str) -> None:
         """A transfer whose end here died half-way cannot go on; the caller begins it again under a new id."""
-        error = Internal("the transfer was cut off when the node's process ended; try again under a new request_id")
+        error = Unavailable("the transfer was cut off when the node's process ended; try again under a new request_id")
         self._results.fail(call_id, error, self._results.clock())
 
 

@@ -23,7 +23,6 @@ from scripts import images
 from tests.chaos.test_kills import nothing_held
 from tests.crowd import descriptors
 from tests.wire import Api, Box, Reply, retried, until
-from workers.deployments.wire import Endpoint
 
 AT_ONCE = 6
 PATIENCE = 100.0
@@ -43,8 +42,8 @@ class Lives:
         name = self._start(image=VOLUME)
         self._do("/create_session", sandbox_id=name, session="a")
         self._do("/execute", sandbox_id=name, command="echo hi >/data/a", shell=True)
-        large = retried(lambda: Box(self._api, name).upload(b"x" * 3_000_000, "/tmp/large"), PATIENCE)
-        assert large.ok, large.body
+        # One that a kill cuts off fails, and says that it may be sent again.
+        until(lambda: self._upload(name).ok, PATIENCE, "an upload")
         self._do("/run_in_session", sandbox_id=name, session="a", command="sleep 9876 & sleep 9876", wait=0)
         self._do("/stop", sandbox_id=name)
 
@@ -87,6 +86,11 @@ class Lives:
         """Nobody stops it: its lease ends."""
         self._start(auto_clear_seconds=1)
 
+    def _upload(self, name: str) -> Reply:
+        reply = retried(lambda: Box(self._api, name).upload(b"x" * 3_000_000, "/tmp/large"), PATIENCE)
+        assert reply.ok or reply.body["result"]["retryable"], reply.body
+        return reply
+
     def _start(self, **fields: object) -> str:
         return str(self._do("/start", **_small(**fields)).result["sandbox_id"])
 
@@ -111,38 +115,35 @@ def _small(**fields: object) -> dict[str, object]:
 class Inventory:
     """What a service may leave behind, counted."""
 
-    def __init__(self, stack, engine: docker.DockerClient, engine_url: str) -> None:
+    def __init__(self, stack, engine: docker.DockerClient) -> None:
         self._stack, self._engine = stack, engine
-        self._engine_pid = Endpoint(engine_url).engine_pid()
 
     def counts(self) -> dict[str, int]:
         """Return how many there are of each kind."""
         stack, pids = self._stack, self._stack.pids()
         with contextlib.closing(redis.Redis.from_url(stack.redis_url, decode_responses=True)) as client:
-            keys = [key for key in client.scan_iter(count=1000) if client.ttl(key) == -1]
+            keys = {key: 1 for key in client.scan_iter(count=1000) if client.ttl(key) == -1}
             stopped = client.zcard(Keys().node_stopped(stack.node_id))
         label = f"rock.node={stack.node_id}"
-        found = {
+        return {
             "containers": len(self._engine.api.containers(all=True, filters={"label": label})),
             "kept containers": stopped,
             "volumes": len(self._engine.volumes.list()),
             "networks": len(self._engine.networks.list()),
-            "shims": len(_processes(b"containerd-shim")),
-            "lasting keys": len(keys),
+            "shims without a container": len(self._orphans()),
+            **keys,
             **{f"descriptors of {name}": descriptors(pids[name].pid) for name in ("api", "worker", "lifecycle")},
         }
-        if self._engine_pid:
-            found["descriptors of the engine"] = len(os.listdir(f"/proc/{self._engine_pid}/fd"))
-        return found
 
-
-def _processes(word: bytes) -> list[str]:
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if word in (folder / "cmdline").read_bytes().split(b"\0")[0]:
-                found.append(folder.name)
-    return found
+    def _orphans(self) -> set[str]:
+        """Return the ids of containers that have a process of the engine's, and that the engine does not know."""
+        found = set()
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                words = (folder / "cmdline").read_text(errors="replace").split("\0")
+                if "containerd-shim" in words[0] and "-id" in words:
+                    found.add(words[words.index("-id") + 1])
+        return found - {one["Id"] for one in self._engine.api.containers(all=True)}
 
 
 @pytest.fixture(scope="module")
@@ -163,12 +164,12 @@ def volume_image(engine) -> Iterator[None]:
     engine.images.remove(VOLUME)
 
 
-def test_nothing_is_left(stack, engine, engine_url, volume_image, pytestconfig, capsys):
+def test_nothing_is_left(stack, engine, volume_image, pytestconfig, capsys):
     seed = pytestconfig.getoption("--chaos-seed") or secrets.randbits(32)
     number, chance = pytestconfig.getoption("--lifecycles"), random.Random(seed)
-    lives, inventory = Lives(stack.url, engine), Inventory(stack, engine, engine_url)
-    for way in WAYS:
-        way(lives, random.Random(seed))
+    lives, inventory = Lives(stack.url, engine), Inventory(stack, engine)
+    with ThreadPoolExecutor(AT_ONCE) as pool:  # all connections of all pools
+        list(pool.map(lambda way: way(lives, random.Random(seed)), WAYS))
     before = _settled(stack, inventory)
     lived, kills, over = Counter[str](), Counter[str](), threading.Event()
 
@@ -198,12 +199,16 @@ def test_nothing_is_left(stack, engine, engine_url, volume_image, pytestconfig, 
         killer.join()
     seconds = time.monotonic() - began
     after = _settled(stack, inventory)
-    story = f"seed {seed}: {lived.total()} lives {dict(lived)} in {seconds:.0f} s, killed {dict(kills)}\nbefore {before}\nafter  {after}"
+    story = f"seed {seed}: {lived.total()} lives {dict(lived)} in {seconds:.0f} s, killed {dict(kills)}\nbefore: {_shown(before)}\nafter:  {_shown(after)}"
     with capsys.disabled():
         sys.stdout.write(f"\n{story}\n")
-    for kind, count in after.items():
-        slack = 10 if kind.startswith("descriptors") else 0
-        assert count <= before[kind] + slack, f"{kind}\n{story}\n{stack.log()}"
+    # Connections to the engine and to Redis are kept, as many as were needed at once.
+    limits = {kind: before.get(kind, 0) + (60 if kind.startswith("descriptors") else 0) for kind in after}
+    assert not {kind: count for kind, count in after.items() if count > limits[kind]}, f"{story}\n{stack.log()}"
+
+
+def _shown(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in counts.items() if not kind.startswith("rock:"))
 
 
 def _settled(stack, inventory: Inventory) -> dict[str, int]:
@@ -211,7 +216,7 @@ def _settled(stack, inventory: Inventory) -> dict[str, int]:
 
     def cleared() -> bool:
         counts = inventory.counts()
-        return not counts["containers"] and not counts["kept containers"]
+        return not (counts["containers"] or counts["kept containers"] or counts["shims without a container"])
 
     until(lambda: set(VICTIMS) <= set(stack.pids()), PATIENCE, "all processes being there")
     until(cleared, PATIENCE, "the end of all containers")

@@ -1,4 +1,4 @@
-"""The engine's HTTP API, Docker's and Podman's alike: the only module that imports `docker`, and the border at which the
+"""The engine's HTTP API, Docker's and Podman's alike: behind Docker's client library, and the border at which the
 engine's faults become ours. It knows containers and images by name; what a sandbox is, it does not."""
 
 from __future__ import annotations
