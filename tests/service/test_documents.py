@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from scripts import configuration
 from tests.service_stack import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -97,10 +96,3 @@ def test_links_lead_somewhere(page):
         heads = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE) if part else []
         names = [re.sub(r"[^\w -]", "", head).strip().lower().replace(" ", "-") for head in heads]
         assert not part or part in names, f"{page.name} links to {target}#{part}"
-
-
-def test_the_configuration_page_is_current_and_says_what_every_key_means():
-    text = configuration.page()
-    assert configuration.FILE.read_text(encoding="utf-8") == text, "run python -m scripts.configuration"
-    silent = [line for line in text.splitlines() if re.fullmatch(r"\| `\w+` \|.*\|\s*\|", line)]
-    assert not silent, f"say in app/config.py what these mean: {silent}"
