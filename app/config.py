@@ -139,6 +139,8 @@ class Runtime:
     """Of the keeper's folder in a sandbox: commands in flight and their output."""
     output_limit: int = field(default=10 * MB, metadata={"size": True})
     """Carried by an answer; of longer output the middle is left out, and the whole stays readable by offset."""
+    waiting_limit: int = field(default=10_000, metadata={"least": 1})
+    """Starts that may wait for room at once; more are refused with 503, and may be sent again."""
     start_timeout_seconds: float = field(default=600.0, metadata={"least": 1})
     """Over pull and start, when a start names none."""
     stop_retention_seconds: float = field(default=600.0, metadata={"least": 0})

@@ -36,6 +36,7 @@ class Line:
         lost_after: float = 15.0,
         letters: Letters | None = None,
         nodes: Nodes | None = None,
+        longest: int = 10_000,
     ) -> None:
         """
         Params:
@@ -43,9 +44,10 @@ class Line:
             lost_after: seconds without a heartbeat after which a node takes nothing new.
             letters: copies of Celery's messages, for the script to push.
             nodes: sends what the script cannot (eager mode). With neither, starts are placed and not sent.
+            longest: starts that may wait for room, all lines together.
         """
         self._redis, self._keys, self._lost_after = redis, keys, lost_after
-        self._letters, self._nodes = letters, nodes
+        self._letters, self._nodes, self._longest = letters, nodes, longest
         scripts = Scripts(redis)
         self._enter = scripts.load("known", "room", "line", "stock", "enter")
         self._restart = scripts.load("known", "room", "line", "restart")
@@ -66,7 +68,7 @@ class Line:
             stock just now), CONFLICT (request id used for something else) or EXISTS (id taken).
         Raises:
             BadRequest, NoCapacity: no living node could ever take it.
-            Unavailable: Redis or the queue is down.
+            Unavailable: Redis or the queue is down, or as many starts wait as may.
         """
         claimed, fields = replace(call, node="").to_hash(), record.to_hash()
         fields["image"] = image_mark(str(record.spec.get("image", "")))
@@ -79,11 +81,14 @@ class Line:
             record.sandbox_id,
             record.line,
         ]
-        args += [millicpus(record.cpus), record.memory, call.deadline or now, BATCH]
+        args += [millicpus(record.cpus), record.memory, call.deadline or now, BATCH, self._longest]
         args += [offer.mark, offer.answer, offer.kept, len(fields), len(offer.fields)]
         args += [*flat(fields), *flat(offer.fields), *flat(claimed)]
         with redis_faults():
             reply = self._enter([self._keys.call(call.call_id), self._keys.sandbox(call.sandbox_id)], args)
+        if reply[0] == "crowded":
+            text = f"{self._longest} starts wait for room already, and no more may (runtime.waiting_limit); send it again later"
+            raise Unavailable(text, sandbox_id=record.sandbox_id)
         if reply[0] == "large":
             raise too_large(record, int(reply[1]) / 1000, int(reply[2]), int(reply[3]))
         self._send(reply[2:] if reply[0] == ClaimWord.NEW else [])

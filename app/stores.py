@@ -38,7 +38,7 @@ def make_stores(config: Config, redis: Client, celery: Celery, tally: Tally | No
     `tally`: counts what the stores do.
     """
     keys, lost_after, kept = Keys(config.redis.prefix), config.node.lost_after_seconds, config.runtime
-    line = Line(redis, keys, lost_after, Letters(celery, keys), Nodes(celery))
+    line = Line(redis, keys, lost_after, Letters(celery, keys), Nodes(celery), kept.waiting_limit)
     return Stores(
         line=line,
         sandboxes=SandboxStore(redis, keys, line, kept.stop_retention_seconds, tally),

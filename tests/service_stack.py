@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from rock import settings
 ROOT = Path(__file__).resolve().parent.parent
 MARKER = "ROCK_TEST_RUN"
 """A variable that every process of a test run inherits, so that what is left over can be found."""
+RUN_FILE = "test-run"
+"""Names the run in a data folder: sandboxes of the `local` deployment do not inherit the variable."""
 
 
 def free_port() -> int:
@@ -45,6 +48,10 @@ class Stack:
     envhub_port: int = field(default_factory=free_port)
     node_id: str = field(default_factory=lambda: f"test-{os.getpid()}-{uuid.uuid4().hex[:8]}")
     """Names the run, so that another run on this machine leaves our containers alone."""
+
+    def __post_init__(self) -> None:
+        """Note whose the data folder is."""
+        (self.data_dir / RUN_FILE).write_text(self.run_id)
 
     @property
     def url(self) -> str:
@@ -140,11 +147,22 @@ def processes_of_tests() -> dict[Pid, str]:
             command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue  # Ended meanwhile, or not ours to look at.
-        runs = [one.partition(b"=")[2].decode() for one in variables if one.startswith(f"{MARKER}=".encode())]
+        run = _run_of(dict(one.decode(errors="replace").partition("=")[::2] for one in variables))
         started = running.start_time(int(folder.name))
-        if runs and started is not None:
-            found[Pid(command, int(folder.name), started)] = runs[0]
+        if run and started is not None:
+            found[Pid(command, int(folder.name), started)] = run
     return found
+
+
+def _run_of(variables: Mapping[str, str]) -> str:
+    """Return the run of a process with these variables, "" for others; a `local` sandbox has few, its folder among them."""
+    folder = variables.get("ROCK_SANDBOX_DIR", "")
+    if MARKER in variables or "/pytest-of-" not in folder:
+        return variables.get(MARKER, "")
+    noted = Path(folder).parent.parent / RUN_FILE
+    if noted.exists():
+        return noted.read_text()
+    return "" if Path(folder).exists() else "0-forgotten"  # pytest has removed the folder, so its run is long over
 
 
 def processes_with(run_id: str) -> list[str]:

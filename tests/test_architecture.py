@@ -4,6 +4,7 @@ import ast
 import configparser
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -220,6 +221,12 @@ def test_public_things_say_what_they_are_for(module):
 def test_modules_have_names_of_things():
     vague = {"utils", "util", "common", "helpers", "helper", "base", "core", "misc"}
     assert not [module.name for module in MODULES if module.name.split(".")[-1] in vague]
+
+
+def test_each_test_module_has_a_name_of_its_own():
+    """Pytest imports them by their bare names; two of one name end the whole run."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in names.items() if count > 1]
 
 
 def test_the_package_list_is_the_disk():

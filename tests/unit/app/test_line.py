@@ -3,10 +3,11 @@
 import pytest
 
 from app.calls import ClaimWord
+from app.line import Line
 from app.records import Event, NodeState, State
 from app.starts import fail_start
 from app.sweep import Sweep
-from rock.errors import BadRequest, NoCapacity, NotFound
+from rock.errors import BadRequest, NoCapacity, NotFound, Unavailable
 from tests.unit.app.conftest import GB
 
 
@@ -24,6 +25,20 @@ def test_the_freest_by_its_scarcer_resource(world):
     world.create("two", cpus=0.1, memory=6 * GB)
     assert {world.where("one"), world.where("two")} == {"a", "b"}
     assert world.create("three", cpus=0.1).node == world.where("one")
+
+
+def test_A19_as_many_wait_as_may(world):
+    world.line = Line(world.redis, world.keys, longest=2)
+    world.node()
+    world.create("runs", cpus=2)
+    assert [world.create(name).word for name in ("w1", "w2")] == [ClaimWord.NEW] * 2
+    with pytest.raises(Unavailable, match="2 starts wait") as refused:
+        world.create("w3")
+    assert (refused.value.http_status, refused.value.retryable) == (503, True)
+    assert world.sandboxes.get("w3") is None and waiting(world) == ["w1", "w2"]
+    assert world.create("w1").word is ClaimWord.ATTACHED, "a retry of one that waits"
+    world.stop("runs")
+    assert world.create("w3").word is ClaimWord.NEW, "the two have room now"
 
 
 def test_it_spreads(world):
