@@ -41,6 +41,8 @@ def pytest_configure(config: pytest.Config) -> None:
     `--explore` draws new ones, to look for faults.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever runs in a shell's background ignores it, and so would all that the tests interrupt.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.register_profile("suite", derandomize=not config.getoption("--explore"), print_blob=True)
     hypothesis.settings.load_profile("suite")
 

@@ -1165,7 +1165,7 @@ k_freeze() {
   local p clean=0
   local -A stopped=()
   if [[ $K == 1 ]]; then
-    read -r -t 2 -u "$TURN" # after that whoever has the turn is dead, or was stopped by somebody else
+    k_take_turn
     k_asleep
     kill -STOP -1
     k_holders "$2"
@@ -1201,15 +1201,27 @@ k_thaw() {
   [[ $K == 1 ]] || return
   kill -CONT -1
   ((${#ASLEEP[@]})) && kill -STOP "${ASLEEP[@]}"
-  read -r -t 0 -u "$TURN" || printf '\n' >&"$TURN"
+  printf '\n' >&"$TURN"
 }
 
-# Close session $1: its shell and everything below it.
+# Wait until no other of us has stopped all the rest. One that dies meanwhile is found by k_go_on.
+k_take_turn() {
+  if ((BASHPID == K)); then
+    until read -r -t 1 -u "$TURN"; do k_go_on; done
+  else
+    read -r -u "$TURN"
+  fi
+  printf '%s\n' "$BASHPID" >"$R/turn"
+}
+
+# Close session $1: its shell and everything below it. A stopped shell without children makes no new ones, so that nothing else need be stopped.
 k_close() {
   local pid=${S_PID[$1]} child='' pipe='' HOLDERS='' V=()
   local -A SEEN=() TICK=([-]=0) KEY=() # whenever they were started
   [[ $pid ]] || return
   kill -STOP "$pid"
+  k_victims "$pid" 0 ''
+  ((${#V[@]})) || { kill -KILL "$pid"; return; }
   k_freeze "$pid" - ''
   kill -KILL "$pid" "${V[@]}"
   k_thaw
@@ -1488,17 +1500,27 @@ k_tick() {
   done
 }
 
-# Whoever ends a call or a session (see k_freeze) must not be stopped, nor leave all others so when it is killed.
+# Whoever ends a call or a session (see k_freeze) must not be stopped, nor keep the turn, or leave the others stopped, when it is killed.
 k_go_on() {
-  local pid alive=()
+  local pid alive=() holder=''
   for pid in "${KILLERS[@]}"; do
     k_stat "$pid" && [[ $PARENT == "$K" && $STATUS != Z ]] || continue
     alive+=("$pid")
     [[ $STATUS == T ]] && kill -CONT "$pid"
   done
   KILLERS=("${alive[@]}")
+  IFS= read -r holder <"$R/turn"
+  if [[ ! $holder || $holder == "$K" ]] || read -r -t 0 -u "$TURN" || { k_stat "$holder" && [[ $STATUS != Z ]]; }; then
+    DEAD_HOLDER=''
+  elif [[ $holder == "$DEAD_HOLDER" ]]; then
+    printf '\n' >&"$TURN" # seen twice, it is not just that the next one has taken the turn and not yet said so
+  else
+    DEAD_HOLDER=$holder
+  fi
   ((${#alive[@]})) && return
-  k_stat "$FEEDER" && [[ $STATUS == T ]] && { if [[ $K == 1 ]]; then kill -CONT -1; else kill -CONT "$FEEDER"; fi; }
+  for pid in "$FEEDER" "${RUNNER[@]}" "${CHILD[@]}"; do
+    k_stat "$pid" && [[ $STATUS == T ]] && { if [[ $K == 1 ]]; then kill -CONT -1; else kill -CONT "$pid"; fi; }
+  done
 }
 
 # Are there events to be read? Who is gone, found so after this says no, has told nothing that is still to come.
