@@ -226,7 +226,7 @@ k_forget() {
     [[ ${RING[RING_AT]} ]] && unset "PAST[${RING[RING_AT]}]"
     RING[RING_AT]=$1 PAST[$1]=1 RING_AT=$(((RING_AT + 1) % RING_SIZE))
   fi
-  if ((${#STALE[@]} > 200)) && k_room; then
+  if ((${#STALE[@]} > 64)) && k_room; then
     rm -f "${STALE[@]}"
     STALE=()
   fi

@@ -92,6 +92,12 @@ def test_files(facts):
     assert facts["absent_upload"] is False
 
 
+def test_a_folder(facts):
+    assert facts["folder"] == [0, ""]
+    names = (".hidden", "a.txt", "b c.txt", "deep/er/d.txt")
+    assert facts["folder_files"] == ["", *(f"/tmp/rock-compat-folder/{name}" for name in names)]
+
+
 def test_status(facts):
     assert facts["alive"] is True
     status = facts["status"]
@@ -118,7 +124,7 @@ def test_restart_and_delete(facts):
 
 
 def test_group(facts):
-    assert facts["group"] == ["here", "here"]
+    assert facts["group"] == ["here"] * 8
 
 
 def test_commit(engine_server, rl_rock_python, engine, tmp_path):

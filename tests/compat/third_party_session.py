@@ -5,7 +5,9 @@ Prints one JSON object: what each step gave. Arguments: base URL, image, a local
 
 import asyncio
 import json
+import pathlib
 import sys
+import tempfile
 
 from rock.actions import (
     BashAction,
@@ -83,6 +85,15 @@ async def files(sandbox, facts, local):
     facts["upload"] = upload.success
     summed = await sandbox.execute(Command(command=["sha256sum", "/tmp/rock compat/up.bin"]))
     facts["sha256"] = summed.stdout.split()[0]
+    with tempfile.TemporaryDirectory() as folder:
+        for name in ("a.txt", "b c.txt", "deep/er/d.txt", ".hidden"):
+            place = pathlib.Path(folder) / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(name)
+        sent = await sandbox.fs.upload_dir(folder, "/tmp/rock-compat-folder")
+    facts["folder"] = [sent.exit_code, sent.failure_reason]
+    listed = await sandbox.execute(Command(command=["find", "/tmp/rock-compat-folder", "-type", "f"]))
+    facts["folder_files"] = sorted(listed.stdout.split("\n"))
     facts["absent_upload"] = (await sandbox.upload_by_path("/no/such/file", "/tmp/x")).success
 
 
@@ -146,7 +157,9 @@ async def main(url, image, local):
         await afterlife(sandbox, facts)
     finally:
         await sandbox.stop()
-    group = SandboxGroup(SandboxGroupConfig(base_url=url, image=image, memory="256m", cpus=0.25, size=2))
+    group = SandboxGroup(
+        SandboxGroupConfig(base_url=url, image=image, memory="256m", cpus=0.05, size=8, start_concurrency=4)
+    )
     await group.start()
     try:
         facts["group"] = [(await member.arun(cmd="echo here")).output for member in group.sandbox_list]
