@@ -128,6 +128,7 @@ k_emit() {
       ((${#x} >= INLINE)) && k_room && break # where no tool can be started, builtins read it all
       a=()
       mapfile -d '' a <"$f" || a=("$x")
+      ((${#a[@]} < 2)) || k_settle ${#x}
       x="${a[*]: -1}"
       # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question.
       if [[ $x == *$'\036'"$1 "* ]]; then
@@ -157,6 +158,15 @@ k_emit_slice() {
     k_flush
     if ((off == 0)); then head -c "$n" "$f"; else tail -c +$((off + 1)) "$f" | head -c "$n"; fi
   fi
+}
+
+# Keep of array a the first $1 bytes, which were there before it was read: where a file grows meanwhile, bash begins a new part as if there were a NUL.
+k_settle() {
+  local i left=$1
+  for ((i = 0; i < ${#a[@]}; i++)); do
+    ((${#a[i]} < left)) || { a=("${a[@]:0:i}" "${a[i]:0:left}"); return; }
+    ((left -= ${#a[i]}))
+  done
 }
 
 # The small case: the file is in array a, split at NULs, which bash cannot hold in a variable.
@@ -1206,11 +1216,15 @@ k_thaw() {
 
 # Wait until no other of us has stopped all the rest. One that dies meanwhile is found by k_go_on.
 k_take_turn() {
-  if ((BASHPID == K)); then
-    until read -r -t 1 -u "$TURN"; do k_go_on; done
-  else
-    read -r -u "$TURN"
-  fi
+  local turn=''
+  while [[ ! $turn ]]; do
+    if ((BASHPID != K)); then
+      read -r -N 1 -u "$TURN" turn
+    else
+      read -r -t 1 -N 1 -u "$TURN" turn # what counts is whether it was read, not whether that was in time
+      [[ $turn ]] || k_go_on
+    fi
+  done
   printf '%s\n' "$BASHPID" >"$R/turn"
 }
 
@@ -1585,8 +1599,10 @@ k_main() {
   while :; do
     wait=1
     ((${#UNTOLD[@]})) && wait=0.02
-    # A timed read costs five system calls a byte, another one; a line is written as a whole, so its rest is there.
-    if IFS= read -r -t $wait -N 1 -u "$EV" first && [[ $first != $'\n' ]]; then
+    # A timed read costs five system calls a byte, another one; a line is written as a whole, so its rest is there. The time may be over just when the
+    # byte was read: what counts is whether it was.
+    IFS= read -r -t $wait -N 1 -u "$EV" first
+    if [[ $first && $first != $'\n' ]]; then
       IFS= read -r -u "$EV" line
       k_handle $first$line
     fi
