@@ -1378,8 +1378,8 @@ k_reported() {
   if [[ ${KILLING[$1]} ]]; then k_hold "$1" "$2" done; else k_done "$1" "$2" done; fi
 }
 
+# The lines that no step needs.
 k_handle_rest() {
-  local key
   case $1 in
     q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;

@@ -1,7 +1,6 @@
 """docs/sdk.md compares our SDK with rl-rock's: every method and field is in its table, and what the table says is true."""
 
 import dataclasses
-import inspect
 import json
 import re
 import subprocess
@@ -11,6 +10,7 @@ import pytest
 
 from rock import settings
 from rock.sdk.sandbox import client, config, files, process
+from tests.compat.signatures import methods
 from tests.service_stack import ROOT
 
 SCRIPT = Path(__file__).with_name("third_party_signatures.py")
@@ -45,19 +45,7 @@ def ours(owner):
     if owner in CONFIGS:
         made = CONFIGS[owner]()
         return {item.name: getattr(made, item.name) for item in dataclasses.fields(made)}
-    found = {}
-    for name, member in inspect.getmembers(CLASSES[owner]):
-        if name.startswith("_") or name in INTERNAL:
-            continue
-        if isinstance(member, property):
-            found[name] = "property"
-        elif inspect.isfunction(member):
-            listed = list(inspect.signature(member).parameters.values())[1:]
-            found[name] = [
-                [one.name, None if one.default is one.empty else getattr(one.default, "value", one.default)]
-                for one in listed
-            ]
-    return found
+    return methods(CLASSES[owner], INTERNAL)
 
 
 def test_every_name_of_theirs_is_in_the_table_with_what_is_true_of_ours(theirs, table, monkeypatch):

@@ -1,29 +1,13 @@
 """The public methods and fields of the third-party client, as JSON; run by its Python, never by ours."""
 
-import inspect
 import json
 import sys
 import warnings
 
+from signatures import methods  # beside this file, which is run as a program
+
 from rock.sdk.sandbox import config as configs
 from rock.sdk.sandbox.client import Sandbox, SandboxGroup
-
-
-def methods(cls):
-    """Return each public method's parameters: name and default (None for none or None), and properties as such."""
-    found = {}
-    for name, member in inspect.getmembers(cls):
-        if name.startswith("_"):
-            continue
-        if isinstance(member, property):
-            found[name] = "property"
-        elif inspect.isfunction(member):
-            listed = list(inspect.signature(member).parameters.values())[1:]
-            found[name] = [
-                [one.name, None if one.default is one.empty else getattr(one.default, "value", one.default)]
-                for one in listed
-            ]
-    return found
 
 
 def config_fields(cls):
