@@ -40,10 +40,6 @@ class Keys:
         """Hash, the record of a sandbox (records.SandboxRecord). Written by SandboxStore; expires after its end."""
         return f"{self.prefix}sandbox:{sandbox_id}"
 
-    def last(self, sandbox_id: str) -> str:
-        """Hash, `:` and a session's name -> the id of its last command's call, `*` -> that of the last of all. Expires."""
-        return f"{self.prefix}last:{sandbox_id}"
-
     def sandboxes(self) -> str:
         """Sorted set, sandbox id -> creation time. Ids whose record has expired are dropped by the sweep."""
         return f"{self.prefix}sandboxes"

@@ -19,8 +19,8 @@ from rock.errors import BadRequest, NodeLost, NotFound, NotRunning, RockError, S
 # Every API process gets every message, so big ones stay out of it.
 INLINE_LIMIT = 32 * 1024
 
-# Seconds for which it is known which command a sandbox's sessions ran last.
-LAST_TTL = 24 * 3600
+# Of how many sessions of a sandbox it is known which command they ran last; of more, those that were used last.
+LAST_SESSIONS = 16
 
 
 class ResultStore:
@@ -67,8 +67,7 @@ class ResultStore:
         args: list[Any] = [now, fields["fingerprint"], call.owner, int(admin), int(need_running), lost_before]
         args += [keys.node("*"), keys.node_leases("*"), keys.node_inflight("*"), call.call_id]
         args += [letter.key, letter.text, NODE_MARK] if letter else ["", "", NODE_MARK]
-        noted = keys.last(call.sandbox_id) if call.route == Route.RUN_IN_SESSION else ""
-        args += [noted, call.body.get("session", ""), LAST_TTL]
+        args += [call.body.get("session", "") if call.route == Route.RUN_IN_SESSION else "", LAST_SESSIONS]
         args += flat(fields)
         with redis_faults():
             if "bulk_apart" in fields:

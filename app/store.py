@@ -47,8 +47,9 @@ class SandboxStore:
     def last_command(self, sandbox_id: str, session: str | None) -> str | None:
         """Return the id of the last command's call in a session, or in any (None); None when none is known."""
         with redis_faults():
-            name: str | None = self._redis.hget(self._keys.last(sandbox_id), "*" if session is None else f":{session}")
-        return name
+            lines = self._redis.hget(self._keys.sandbox(sandbox_id), "last") or ""
+        noted = [line.split(" ", 1) for line in lines.split("\n") if line]
+        return next((call_id for call_id, name in noted if session in (None, name)), None)
 
     def get(self, sandbox_id: str) -> SandboxRecord | None:
         """Return the record, or None when there is none. Reading changes nothing."""

@@ -188,3 +188,25 @@ def test_the_position_of_a_call_in_its_session(running):
     running.results.complete(calls[0].call_id, {"status": "Success"}, 1010)
     assert [running.results.position(call.call_id) for call in calls] == [None, 0, 1, 2]
     assert running.results.position("0" * 32) is None
+
+
+def test_the_last_command_of_a_session_is_known_and_invented_names_do_not_pile_up(running):
+    def claim(number, session):
+        call = running.call(str(number), body={"command": "x", "session": session})
+        running.results.claim(call, running.now)
+        return call.call_id
+
+    assert running.sandboxes.last_command("s1", None) is None
+    first, second = claim(1, "a b"), claim(2, "b")
+    assert running.sandboxes.last_command("s1", "a b") == first
+    assert running.sandboxes.last_command("s1", None) == running.sandboxes.last_command("s1", "b") == second
+    again = claim(3, "a b")
+    assert running.sandboxes.last_command("s1", None) == running.sandboxes.last_command("s1", "a b") == again
+    before = len(running.raw_keys())
+    latest = [claim(f"n{number}", "n" * 250 + str(number)) for number in range(100)][-1]
+    assert running.sandboxes.last_command("s1", None) == latest
+    assert running.sandboxes.last_command("s1", "a b") is None
+    assert len(running.redis.hget(running.keys.sandbox("s1"), "last")) < 16 * 300
+    assert len(running.raw_keys()) == before + 100  # the calls, which expire
+    running.results.claim(running.call("e", "execute"), running.now)
+    assert running.sandboxes.last_command("s1", None) == latest
