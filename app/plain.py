@@ -1,4 +1,4 @@
-"""Answers without an envelope, for GEM, EnvHub and health: a JSON value, or an HTTP status with `{"error", "kind", …}`."""
+"""Answers without an envelope, for GEM, EnvHub and health: a JSON value, or an HTTP status with `{"error", "kind", …, "info"}`."""
 
 import json
 from typing import Any
@@ -21,4 +21,6 @@ def failure(error: errors.RockError) -> Response:
     status = error.http_status
     if status == 200:
         status = _STATUS.get(error.kind, 400 if isinstance(error, errors.CallerFault) else 500)
-    return json_response(json.dumps({**error.to_result(), "error": error.message}), status)
+    # Once more as `info`: a loop that keeps the info of each step keeps there what ended it.
+    fault = error.to_result()
+    return json_response(json.dumps({**fault, "error": error.message, "info": fault}), status)

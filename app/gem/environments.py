@@ -84,10 +84,12 @@ class Environments:
     def _start_request(self, env_id: str, recipe: Recipe) -> StartRequest:
         """Return what starts the sandbox."""
         spec, config = recipe.spec, self._config
+        cpus = spec.cpus or config.cpus
         return load(StartRequest, {
-            "image": recipe.image, "memory": spec.memory or str(config.memory), "cpus": spec.cpus or config.cpus,
-            "limit_cpus": spec.cpus or config.limit_cpus, "startup_timeout": config.make_seconds,
-            "metadata": {"gem_env": env_id},
+            "image": recipe.image, "memory": spec.memory or str(config.memory), "cpus": cpus,
+            "limit_cpus": spec.limit_cpus or max(cpus, config.limit_cpus), "pull": spec.pull,
+            "docker_args": spec.docker_args, "startup_timeout": config.make_seconds, "metadata": {"gem_env": env_id},
+            **({"disk": spec.disk} if spec.disk else {}),
         })  # fmt: skip
 
     def _begin(self, sandbox_id: str, env_id: str, recipe: Recipe, ask: Ask) -> None:

@@ -17,7 +17,7 @@ def make(env_id: str, **options: Any) -> Any:
 
     Params:
         env_id: the environment's registered name, for example `game:Sokoban-v0-easy`.
-        options: passed on to `rock.sdk.gem.make` (base_url, api_key, extra_headers).
+        options: passed on to `rock.sdk.gem.make` (base_url, api_key, extra_headers, patience).
     Returns:
         An environment with `reset`, `step` and `close`.
     Raises:

@@ -10,7 +10,7 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from rock.actions.fields import Number, Size, Text, Texts, clean_text, image_name, label, path_text, wire
+from rock.actions.fields import Choice, Number, Size, Text, Texts, clean_text, image_name, label, path_text, wire
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -44,7 +44,7 @@ class RegisterEnvRequest:
     description: str = wire(Text(longest=10_000), "")
     tags: list[str] = wire(Texts(label(), most=100), factory=list)
     extra_spec: dict[str, object] | None = wire(Document(), None)
-    """Free-form; GEM reads `python`, `modules`, `cpus` and `memory` from it."""
+    """Free-form; what GEM reads of it is in GemSpec."""
 
 
 @dataclass(kw_only=True)
@@ -55,8 +55,14 @@ class GemSpec:
     """The interpreter that has gem-llm, a name or a path; None: the first of python3 and python."""
     modules: list[str] = wire(Texts(Text(pattern=_MODULE, says="must be a module's name"), most=100), factory=list)
     """Imported first: they register environments of their own with gem."""
+    # As a start has them; what is None is the service's (`gem.cpus`, …).
     cpus: float | None = wire(Number(low=0.01, high=4096), None)
+    limit_cpus: float | None = wire(Number(low=0.01, high=4096), None)
+    """None: `gem.limit_cpus`, or the `cpus` if those are more."""
     memory: str | None = wire(Size(), None)
+    disk: str | None = wire(Size(), None)
+    pull: str = wire(Choice("missing", "never", "always"), "missing")
+    docker_args: list[str] = wire(Texts(most=1000), factory=list)
 
 
 @dataclass(kw_only=True)

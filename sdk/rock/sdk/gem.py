@@ -29,6 +29,7 @@ def make(
     base_url: str | None = None,
     api_key: str | None = None,
     extra_headers: Mapping[str, str] | None = None,
+    patience: float | None = None,
 ) -> Environment:
     """Start an environment in a sandbox of its own.
 
@@ -36,6 +37,7 @@ def make(
         env_id: such as `game:Sokoban-v0-easy`.
         base_url, api_key: of the service; None: from ROCK_BASE_URL and ROCK_API_KEY.
         extra_headers: sent with every call.
+        patience: seconds for which a call is sent again while nobody answers; None: as SandboxConfig has it.
     Raises:
         NotFound: no such environment. StartFailed: its image lacks gem-llm, and it cannot be installed.
         NoCapacity, ImageNotFound, …: why there is no sandbox.
@@ -43,7 +45,7 @@ def make(
     key = api_key or settings.read("ROCK_API_KEY")
     headers = {**({"X-API-Key": key} if key else {}), **(extra_headers or {})}
     url = (base_url or settings.read("ROCK_BASE_URL")).rstrip("/") + PREFIX
-    service = PlainService(url, headers, ANSWER_SECONDS)
+    service = PlainService(url, headers, ANSWER_SECONDS, patience)
     made = _call(service, "make", {"env_id": env_id})
     return Environment(env_id, _field(made, "sandbox_id"), service)
 

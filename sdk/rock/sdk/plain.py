@@ -91,6 +91,6 @@ def _answer(status: int, raw: bytes, url: str) -> Any:
         return value
     text = value.get("error") if isinstance(value, dict) else None
     if text and isinstance(value, dict) and isinstance(value.get("kind"), str):
-        known = {name: item for name, item in value.items() if name != "error"}
+        known = {name: item for name, item in value.items() if name not in ("error", "info")}
         raise errors.from_envelope({"error": text, "result": known})
     raise _BY_STATUS.get(status, errors.Internal)(str(text or f"{url} gave HTTP {status} and no reason"))
