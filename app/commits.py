@@ -11,7 +11,7 @@ from app.calls import Call, Claim, ClaimWord, Route
 from app.commands import Ask, new_call
 from app.dispatch import Dispatch, envelope
 from app.records import Commit, SandboxRecord, State
-from app.references import registry_of, split_reference
+from app.references import check_free, registry_of, split_reference
 from app.stores import Stores
 from rock.actions import CommitPhase, CommitRequest, dump
 from rock.errors import AlreadyExists, BadRequest, NotFound, NotRunning, RockError, Unavailable
@@ -65,8 +65,8 @@ class Commits:
 
     def _committable(self, request: CommitRequest, ask: Ask) -> SandboxRecord:
         """Return the record of a sandbox that can be committed under that name, or raise why not."""
-        _, tag = split_reference(request.image_tag, "image_tag")
-        if ":" in tag:
+        check_free(request.image_tag, "image_tag")
+        if ":" in split_reference(request.image_tag)[1]:
             raise BadRequest("image_tag: must be a name with a tag, not a digest", field="image_tag")
         if request.password and not registry_of(request.image_tag):
             log.info(

@@ -22,6 +22,13 @@ class Home:
     owner: str
     made: float
     pushed: bool = False
+    # The name that the engine has it under (references.commit_name), "" if that is the one which was given.
+    name: str = ""
+
+    @property
+    def field(self) -> str:
+        """What it is noted as: a node has one image of a name, and a private one of it for each owner."""
+        return f"{self.node}\0{self.owner}" if self.name else self.node
 
 
 class ImageStore:
@@ -34,18 +41,22 @@ class ImageStore:
         self._forget = scripts.load("unnote")
 
     def note(self, image: str, home: Home) -> None:
-        """Note a committed image, instead of an earlier one of that name on that node."""
+        """Note a committed image, instead of an earlier one of that name (and owner, if it is private) on that node."""
         with redis_faults():
-            self._redis.hset(self._keys.homes(canonical(image)), home.node, json.dumps(asdict(home)))
+            self._redis.hset(self._keys.homes(canonical(image)), home.field, json.dumps(asdict(home)))
 
     def forget(self, image: str, home: Home) -> None:
         """Note that a committed image is gone from its node, unless another has been noted there since `home` was read."""
         with redis_faults():
-            self._forget([self._keys.homes(canonical(image))], [home.node, json.dumps(asdict(home))])
+            self._forget([self._keys.homes(canonical(image))], [home.field, json.dumps(asdict(home))])
 
     def home(self, image: str, node: str) -> Home | None:
-        """Return the commit that a node has under a name, None for any other image."""
-        return next((home for home in self.homes(image) if home.node == node), None)
+        """Return the commit that a node's engine has under that very name, None for any other image."""
+        return next((home for home in self.homes(image) if home.node == node and not home.name), None)
+
+    def own(self, image: str, owner: str) -> list[Home]:
+        """Return the commits that an owner has under a name and that no registry has; the latest last."""
+        return [home for home in _bound(self.homes(image)) if home.owner == owner]
 
     def homes(self, image: str) -> list[Home]:
         """Return the commits that are known under a name, the latest last; none for any other image."""
@@ -89,14 +100,11 @@ class ImageStore:
         Of several of the owner's, that is the node of the latest.
 
         Raises:
-            Forbidden: it is another owner's; under a name that anybody might use it would pass for the real one.
+            Forbidden: it is another's, made when the service had no API keys and so under that very name: it would pass for the real one.
         """
-        homes = self.homes(image)
-        pushed = {home.owner: home.made for home in homes if home.pushed}
-        # What its owner has pushed since is the registry's, wherever an older one is.
-        bound = [home for home in homes if not home.pushed and home.made > pushed.get(home.owner, 0)]
+        bound = _bound(self.homes(image))
         own = [home.node for home in bound if home.owner == owner]
-        if bound and not own:
+        if not own and any(not home.name for home in bound):
             raise Forbidden(f"image {image} was committed by another owner, who has not pushed it to a registry")
         return own[-1] if own else ""
 
@@ -122,3 +130,9 @@ class ImageStore:
                 pipe.hgetall(self._keys.call(call_id))
             rows = zip(call_ids, pipe.execute(), strict=True)
         return [(Call.from_hash(call_id, row), row.get("progress", "")) for call_id, row in rows if row]
+
+
+def _bound(homes: Sequence[Home]) -> list[Home]:
+    """Return those of an image's commits that no registry has; what its owner has pushed since is the registry's, wherever an older one is."""
+    pushed = {home.owner: home.made for home in homes if home.pushed}
+    return [home for home in homes if not home.pushed and home.made > pushed.get(home.owner, 0)]

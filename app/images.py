@@ -11,7 +11,7 @@ from app.calls import Call, Claim, ClaimWord, Route, call_id
 from app.commands import Ask, new_call
 from app.dispatch import Dispatch
 from app.records import NodeRecord
-from app.references import split_reference
+from app.references import check_free
 from app.results import refusal
 from app.stores import Stores
 from rock.actions import RemoveImageRequest, WarmupRequest
@@ -41,15 +41,18 @@ class Images:
     def remove(self, request: RemoveImageRequest, ask: Ask) -> dict[str, Any]:
         """Remove an image from every node, or from one; return `{removed, failed, lost}`: nodes, `{node, error}`, nodes.
 
+        With it go the caller's commits of that name, or everybody's if an admin asks.
+
         A node that does not have it is in none of them. A silent one is `lost`: nobody knows what it has.
 
         Raises:
             BadRequest: no image reference, or no such node.
-            Forbidden: one of these nodes has another owner's commit of that name.
+            Forbidden: one of these nodes has another's commit under that very name, made when there were no API keys.
         """
-        split_reference(request.image)
+        check_free(request.image)
         for home in self._images.homes(request.image):
-            if request.node in (None, home.node) and not ask.identity.sees(home.owner):
+            public = not home.name and not home.pushed
+            if public and request.node in (None, home.node) and not ask.identity.sees(home.owner):
                 raise Forbidden(f"image {request.image} on node {home.node} was committed by another owner")
         alive, lost = self._divided(request.node)
         found: dict[str, Any] = {"removed": [], "failed": [], "lost": lost}
@@ -71,7 +74,7 @@ class Images:
         """
         images = list(dict.fromkeys(request.images or [request.image]))
         for image in images:
-            split_reference(image)
+            check_free(image)
         alive, _ = self._divided(None)
         if not alive:
             raise Unavailable("no node is alive to fetch images")
@@ -115,7 +118,10 @@ class Images:
         """Have a node do something with an image; under the same request id it is the same errand."""
         # One request, several calls: each has an id made of the request's.
         own = f"{ask.request_id}\0{node.node_id}\0{image}" if ask.request_id else None
-        call = new_call(route, "", {"image": image}, replace(ask, request_id=own), self._dispatch.clock(), None)
+        body: dict[str, Any] = {"image": image}
+        if route is Route.REMOVE_IMAGE:
+            body["all_owners"] = ask.identity.admin
+        call = new_call(route, "", body, replace(ask, request_id=own), self._dispatch.clock(), None)
         call = replace(call, node=node.node_id)
         claim = self._images.post(call, call.created)
         if claim.word is ClaimWord.CONFLICT:

@@ -73,7 +73,7 @@ class Keys:
         return f"{self.prefix}node:{node_id}:gate"
 
     def homes(self, image: str) -> str:
-        """Hash, node -> whose commit it has under a name in its canonical form (ImageStore). Entries go with their images."""
+        """Hash, node (and owner, of a private one) -> a commit of a name in its canonical form (ImageStore). Entries go with their images."""
         return f"{self.prefix}homes:{image}"
 
     def warmup(self, task_id: str) -> str:

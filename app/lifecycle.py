@@ -15,6 +15,7 @@ from app.config import Runtime
 from app.dispatch import Dispatch, envelope
 from app.placement import BOUND, line_of
 from app.records import Event, SandboxRecord, State
+from app.references import check_free
 from app.results import refusal
 from app.starts import fail_start
 from app.stock import NO_OFFER, Offer, offer
@@ -58,6 +59,7 @@ class Lifecycle:
             RockError: no node could ever take it (there are no GPUs, and no archive), its id is taken, or Unavailable.
         """
         _refuse_what_is_not_here(request)
+        check_free(request.image)
         now, limit = self._dispatch.clock(), request.startup_timeout or self._runtime.start_timeout_seconds
         call = self._start_call(request, ask, now, limit)
         with self._results.expect(call.call_id) as waiter:
@@ -164,8 +166,13 @@ class Lifecycle:
             memory=request.memory_bytes(), lease=lease, created=call.created,
             retention=self._runtime.keep_stopped_seconds if asked is None else float(asked), start_call=call.call_id,
             spec={name: spec[name] for name in _KEPT}, identity=dict(headers), route_key=request.route_key or "",
-            line=line_of(headers.get("cluster", ""), self._images.only_node(request.image, call.owner)),
+            line=line_of(headers.get("cluster", ""), self._only_node(request, call.owner)),
         )  # fmt: skip
+
+    def _only_node(self, request: StartRequest, owner: str) -> str:
+        """Return the only node that has what a start asks for, "" when any will do. `pull=always` asks for the registry's image."""
+        node = self._images.only_node(request.image, owner)
+        return node if not owner or request.pull != "always" else ""
 
     def _offer(self, request: StartRequest, record: SandboxRecord, now: float) -> Offer:
         """Return what of the pools would do. Not for an image of the caller's own, which is on one node only."""

@@ -1,5 +1,6 @@
 """Image references: what they are made of, and when two mean the same image. Pure."""
 
+import hashlib
 import re
 
 from rock.errors import BadRequest
@@ -46,6 +47,46 @@ def full_name(image: str) -> str:
     """
     repository, tag = split_reference(image)
     return f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
+
+
+def own_repository(kind: str, prefix: str, node: str) -> str:
+    """Return the repository of images that a node keeps for the service itself; several nodes may share an engine.
+
+    Params:
+        kind: `commit` or `fork`.
+        prefix: of the service's keys in Redis.
+    """
+    mark = hashlib.sha256(f"{prefix}\0{node}".encode()).hexdigest()[:12]
+    return f"rock-{kind}-{mark}"
+
+
+def commit_name(prefix: str, node: str, owner: str, image: str) -> str:
+    """Return the name under which a node's engine has an owner's commit; "" without API keys: then it has the name that was given.
+
+    Nobody else's start asks for that name, so the one that was given goes on meaning what it means to everybody else.
+    """
+    if not owner:
+        return ""
+    tag = hashlib.sha256(f"{owner}\0{canonical(image)}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"{own_repository('commit', prefix, node)}:{tag}"
+
+
+def is_own(image: str) -> bool:
+    """Return whether a name is one of those that the service gives images (`own_repository`). Errors: BadRequest."""
+    name = canonical(image).removeprefix("localhost/").removeprefix("library/")
+    return name.startswith(("rock-commit-", "rock-fork-"))
+
+
+def check_free(image: str, field: str = "image") -> None:
+    """Refuse a caller's name for an image that is none, or is the service's own: through it one could have another's files.
+
+    Errors: BadRequest naming `field`.
+    """
+    split_reference(image, field)
+    if is_own(image):
+        raise BadRequest(
+            f"{field}: names that begin with rock-commit- or rock-fork- are the service's own", field=field
+        )
 
 
 def canonical(image: str) -> str:

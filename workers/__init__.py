@@ -74,6 +74,7 @@ class Worker:
                 return
             self._patiently(lifecycle.reaper.adopt)
             self._patiently(lifecycle.gate.announce)
+            self._patiently(lifecycle.commits.settle)
             if self.config.warmup.images:
                 lifecycle.images.warm_up(self.config.warmup.images)
             self._spawn("recover", lambda: self._patiently(lambda now: lifecycle.recover(now, all=True)))

@@ -12,10 +12,11 @@ from app.config import Config
 from app.database import DatabaseAway
 from app.image_store import Home, ImageStore
 from app.records import Commit, SandboxRecord
-from app.references import registry_of
+from app.references import commit_name, own_repository, registry_of
 from app.results import ResultStore
 from app.store import SandboxStore
-from rock.errors import AlreadyExists, ImageAccess, Internal, RockError, SandboxGone, success
+from rock.actions import StartRequest
+from rock.errors import AlreadyExists, ImageAccess, ImageNotFound, Internal, RockError, SandboxGone, success
 from workers.background import Background
 from workers.deployments.abstract import AbstractDeployment, Credentials
 from workers.turns import Turns
@@ -47,12 +48,31 @@ class Commits:
     ) -> None:  # fmt: skip
         self._node, self._zone = config.node.id, ZoneInfo(config.log.time_zone)
         self._results, self._sandboxes, self._images = results, sandboxes, images
-        self._deployment, self._turns = deployment, turns
+        self._deployment, self._turns, self._prefix = deployment, turns, config.redis.prefix
         self._background = Background(results, AT_ONCE, self._answer)
 
     def begin(self, call_id: str) -> None:
         """NodeTask.COMMIT: take the call and carry it out in the background."""
         self._background.begin(call_id)
+
+    def settle(self, now: float) -> None:
+        """Put right what pushes of a killed process have left."""
+        self._deployment.images.take_back(own_repository("commit", self._prefix, self._node))
+
+    def resolved(self, request: StartRequest, owner: str) -> StartRequest:
+        """Return a start's request with the name that the engine has its image under: a private one if it is a commit of the owner's.
+
+        Errors: ImageNotFound when that commit is not there.
+        """
+        here = [home for home in self._images.own(request.image, owner) if home.node == self._node and home.name]
+        if not here or request.pull == "always":
+            return request
+        if not self._deployment.images.has(here[-1].name):
+            raise ImageNotFound(
+                f"image {request.image}: your commit of that name is not on node {self._node}: it is not done yet, or the engine "
+                "has lost it. Commit it again, or use remove_image if you want the registry's"
+            )
+        return replace(request, image=here[-1].name, pull="never")
 
     def _answer(self, call: Call) -> None:
         record = self._sandboxes.get(call.sandbox_id)
@@ -85,35 +105,38 @@ class Commits:
         log.info("commit done", extra={**call.about, **about, "seconds": seconds})
 
     def _work(self, call: Call, image: str, stage: _Stage) -> None:
-        images = self._deployment.images
-        if images.has(image) and not self._may_replace(image, call.owner):
+        images, name = self._deployment.images, commit_name(self._prefix, self._node, call.owner, image)
+        if not name and images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
-        home = self.make(call, image)
+        home = self._make(call, image, name)
         user, password = call.body.get("username"), call.body.get("password")
         if not (registry_of(image) and user and password):
             return
         stage.name = "push"
         try:
-            images.push(image, Credentials(str(user), str(password)))
+            images.push(image, Credentials(str(user), str(password)), private=name)
         except RockError:
             # Under a registry's name and not what the registry has: nobody should start it by mistake.
-            images.remove(image)
+            images.remove(name or image)
             self._images.forget(image, home)
             raise
-        self._images.note(image, replace(home, pushed=True))
+        self._images.note(image, replace(home, pushed=True, name=""))
+        self._images.note_use(self._node, image, self._results.clock())
+        if name:
+            self._images.forget(image, home)
 
-    def make(self, call: Call, image: str) -> Home:
+    def _make(self, call: Call, image: str, name: str) -> Home:
         """Make an image of the call's sandbox for the call's owner, and return what was noted of it."""
         # Noted first: what a killed worker leaves behind has its owner, who alone can start it, and its redo may replace it.
-        begun = Home(self._node, call.owner, self._results.clock())
+        begun = Home(self._node, call.owner, self._results.clock(), name=name)
         self._images.note(image, begun)
         try:
             with self._turns.of(call.sandbox_id):
-                self._deployment.commit(call.sandbox_id, image)
+                self._deployment.commit(call.sandbox_id, name or image)
         except DatabaseAway:
             raise
         except Exception:
-            if not self._deployment.images.has(image):
+            if not self._deployment.images.has(name or image):
                 self._images.forget(image, begun)
             raise
         # Noted anew, should a removal of what had this name before have forgotten it meanwhile.

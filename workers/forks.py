@@ -6,7 +6,6 @@ killed half-way does it again and finds what is there already. The image goes wh
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from typing import Any
 
@@ -15,13 +14,14 @@ from app.config import Config
 from app.database import DatabaseAway
 from app.placement import line_of
 from app.records import Event, NodeRecord, SandboxRecord, State
+from app.references import own_repository
 from app.stores import Stores
 from rock.actions import StartRequest, dump, revive
 from rock.errors import BadRequest, Internal, NotRunning, RockError, SandboxGone, StartTimeout, from_envelope, success
 from workers.background import Background
-from workers.commits import Commits
 from workers.deployments.abstract import AbstractDeployment
 from workers.reaper import Reaper
+from workers.turns import Turns
 
 log = logging.getLogger(__name__)
 
@@ -39,13 +39,11 @@ class Forks:
     """Carries out the forks of one node, and clears away what they leave."""
 
     def __init__(
-        self, config: Config, stores: Stores, deployment: AbstractDeployment, commits: Commits, reaper: Reaper
+        self, config: Config, stores: Stores, deployment: AbstractDeployment, turns: Turns, reaper: Reaper
     ) -> None:
         self._node, self._limit, self._stores = config.node.id, config.runtime.start_timeout_seconds, stores
-        self._deployment, self._commits, self._reaper = deployment, commits, reaper
-        # Several nodes may share an engine.
-        mark = hashlib.sha256(f"{config.redis.prefix}\0{config.node.id}".encode()).hexdigest()[:12]
-        self._repository = f"rock-fork-{mark}"
+        self._deployment, self._turns, self._reaper = deployment, turns, reaper
+        self._repository = own_repository("fork", config.redis.prefix, config.node.id)
         # Image -> when its removal is tried next (epoch seconds), and how long the pause before that was.
         self._images: dict[str, tuple[float, float]] = {}
         self._looked = False
@@ -109,7 +107,8 @@ class Forks:
         if not self._deployment.images.has(image):
             if source.state is not State.RUNNING and not (source.state is State.STOPPED and source.kept):
                 raise NotRunning(f"Sandbox {call.sandbox_id} is {source.state.value}; there is nothing to fork")
-            self._commits.make(call, image)
+            with self._turns.of(call.sandbox_id):
+                self._deployment.commit(call.sandbox_id, image)
         limit = float(call.body.get("startup_timeout") or self._limit)
         starts = [self._start(call, source, image, number, limit) for number in range(int(call.body["count"]))]
         for start in starts:
@@ -174,10 +173,6 @@ class Forks:
         images = self._deployment.images
         if not images.evict(image, asked_for=True) and images.has(image):
             return False
-        home = self._stores.images.home(image, self._node)
-        if home is not None:
-            self._stores.images.forget(image, home)
-        self._stores.images.forget_use(self._node, image)
         self._images.pop(image, None)
         return True
 

@@ -45,15 +45,25 @@ class ImageCalls:
     def remove(self, call: Call) -> None:
         """NodeTask.REMOVE_IMAGE: remove an image by force, and answer. Errors: what the engine refuses."""
         image = str(call.body["image"])
+        removed = self._remove_private(call, image)
         # Only what was noted before is forgotten, and only here, where the image was: one without an owner is anybody's.
         home = self._store.home(image, call.node)
         with self._without(image):
-            removed = self._deployment.images.remove(image)
+            removed = self._deployment.images.remove(image) or removed
         if home is not None:
             self._store.forget(image, home)
         self._store.forget_use(call.node, image)
         log.info("image removed", extra={"request_id": call.request_id, "image": image, "was_here": removed})
         self._results.complete(call.call_id, success({"removed": removed}), self._results.clock())
+
+    def _remove_private(self, call: Call, image: str) -> bool:
+        """Remove the commits of that name that are private: the caller's, or everybody's for an admin; True if there were any."""
+        removed = False
+        for home in self._store.homes(image):
+            if home.node == call.node and home.name and (home.owner == call.owner or call.body.get("all_owners")):
+                removed = self._deployment.images.remove(home.name) or removed
+                self._store.forget(image, home)
+        return removed
 
     def _warm(self, call: Call) -> None:
         image = str(call.body["image"])

@@ -6,22 +6,26 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from app.references import full_name, split_reference
+from app.references import full_name, is_own, split_reference
 from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavailable
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
 from workers.deployments.faults import is_transient
+from workers.deployments.snapshot import drop_nameless
+from workers.image_gate import ImageGate
+from workers.pull_progress import PullProgress
 
 _PAUSES = (0.5, 2.0)
 """Seconds before the second and the third try of a pull that the network disturbed."""
 _TELL_EVERY = 0.5
 JUST_ASKED = 600.0
 """Seconds for which an image that was asked for is not evicted: its container may not be there yet."""
+PUSH_WAITS = 600.0
+"""Seconds for which a push waits for those who fetch an image of the same name."""
 _FACTS_KEPT = 1000
 
 
@@ -49,22 +53,23 @@ class Images:
     Params:
         engine: the engine.
         cache_dir: folder of `<image>.tar` (with `/` and `:` as they are or as `_`), loaded before any pull; None: none.
+        recent: seconds for which an image counts as just asked for.
     """
 
-    def __init__(self, engine: Engine, cache_dir: Path | None = None) -> None:
+    def __init__(self, engine: Engine, cache_dir: Path | None = None, recent: float = JUST_ASKED) -> None:
         self._engine, self._cache_dir = engine, cache_dir
         self.node_architecture = engine.architecture()
-        self._lock = threading.Condition()
-        # When each image was asked for last (monotonic seconds), and which are being removed.
-        self._asked: dict[str, float] = {}
-        self._leaving: set[str] = set()
+        self._lock, self._gate = threading.Lock(), ImageGate(recent)
         self._fetches: dict[tuple[object, ...], _Fetch] = {}
         self._facts: dict[str, ImageFacts] = {}
 
     def facts(self, image: str) -> ImageFacts:
         """Return what is known of an image: from its last `prepare`, else by asking. Errors: ImageNotFound."""
         image = full_name(image)
-        known = self._facts.get(image) or self._look(image)
+        known = self._facts.get(image)
+        if known is None:
+            with self._gate.using(image):
+                known = self._look(image)
         if known is None:
             raise ImageNotFound(f"image {image} is not on this node")
         return known
@@ -89,20 +94,8 @@ class Images:
         Errors: BadRequest (bad reference), ImageNotFound, ImageAccess, PullFailed, StartTimeout.
         """
         image = full_name(image)
-        self._ask(image)
-        try:
+        with self._gate.using(image, deadline):
             return self._prepared(image, pull, credentials, deadline, progress)
-        finally:
-            self._ask(image)
-
-    def _ask(self, image: str) -> None:
-        """Note that somebody needs an image now; if it is just being removed, wait until it is gone."""
-        with self._lock:
-            self._lock.wait_for(lambda: image not in self._leaving)
-            if len(self._asked) >= _FACTS_KEPT:
-                recent = time.monotonic() - JUST_ASKED
-                self._asked = {name: asked for name, asked in self._asked.items() if asked > recent}
-            self._asked[image] = time.monotonic()
 
     def _prepared(
         self,
@@ -134,11 +127,46 @@ class Images:
         """Return the names of all images that are here."""
         return self._engine.images()
 
-    def push(self, image: str, credentials: Credentials) -> None:
-        """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed (network, disk)."""
+    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
+        """Push an image to the registry that its name begins with; see `NodeImages.push`. Errors: ImageAccess, PullFailed (network, disk)."""
         login = {"username": credentials.username, "password": credentials.password}
-        for _ in self._engine.push(*split_reference(image), login, lambda: True):
-            continue  # progress; an error in it is raised
+
+        def push() -> None:
+            for _ in self._engine.push(*split_reference(image), login, lambda: True):
+                continue  # progress; an error in it is raised
+
+        if private:
+            self._lend(full_name(image), private, push)
+        else:
+            push()
+
+    def _lend(self, image: str, private: str, push: Callable[[], None]) -> None:
+        """Push an image under another name than its own; that is what an engine pushes by, so it has to have it meanwhile.
+
+        Nobody else can start it: starts under that name wait, and those that have begun have the id of what it was.
+        """
+        with self._gate.alone(image, PUSH_WAITS):
+            before = self._engine.image(image)
+            self._engine.tag(private, *split_reference(image))
+            try:
+                push()
+            except BaseException:
+                if before is None:
+                    self._engine.remove_image(image)
+                else:
+                    self._engine.tag(before["Id"], *split_reference(image))
+                raise
+            self._facts.pop(image, None)
+            self._engine.remove_image(private)
+            if before is not None:
+                drop_nameless(self._engine, before["Id"])
+
+    def take_back(self, repository: str) -> None:
+        """Take the names away that private images of a repository have been lent for a push, when its process was killed."""
+        for private in [name for name in self.names() if name.startswith(f"{repository}:")]:
+            lent = [name for name in (self._engine.image(private) or {}).get("RepoTags") or () if not is_own(name)]
+            for name in lent:
+                self._engine.remove_image(name, force=False)
 
     def remove(self, image: str) -> bool:
         """Remove an image, though stopped containers may use it; True if the node had it.
@@ -155,19 +183,11 @@ class Images:
     def evict(self, image: str, *, asked_for: bool = False) -> bool:
         """Remove an image unless any container was made from it, or somebody fetches it or (without `asked_for`) has just asked for it; True if it went."""
         image = full_name(image)
-        with self._lock:
-            fetched = any(key[0] == image for key in self._fetches)
-            since = time.monotonic() - self._asked.get(image, float("-inf"))
-            if fetched or (since < JUST_ASKED and not asked_for):
+        with self._gate.alone_at_once(image, recent=not asked_for) as free:
+            if not free:
                 return False
-            self._leaving.add(image)
             self._facts.pop(image, None)
-        try:
             return self._engine.remove_image(image, force=False)
-        finally:
-            with self._lock:
-                self._leaving.discard(image)
-                self._lock.notify_all()
 
     def disk_percent(self) -> float | None:
         """Return how full the disk of the engine's images is; None where it is another host's, or not ours to look at."""
@@ -198,6 +218,7 @@ class Images:
             fetch = self._fetches.get(key)
             if fetch is None:
                 fetch = self._fetches[key] = _Fetch()
+                self._gate.enter(image)  # it goes on when those who ask give up
                 work = threading.Thread(
                     target=self._run, args=(key, fetch, image, credentials), name=f"pull {image}", daemon=True
                 )
@@ -216,6 +237,7 @@ class Images:
         finally:
             with self._lock:
                 del self._fetches[key]
+            self._gate.leave(image)
             fetch.done.set()
 
     def _wait(self, fetch: _Fetch, image: str, deadline: float | None, progress: Callable[[str], None]) -> None:
@@ -267,34 +289,3 @@ class Images:
                     raise
                 fetch.text = f"{error.message}; trying again"
                 time.sleep(pause)
-
-
-class PullProgress:
-    """A pull's progress in one line: layers that are there, megabytes that came."""
-
-    def __init__(self, image: str) -> None:
-        self._image = image
-        self._layers: dict[str, tuple[int, int]] = {}
-        self._complete: set[str] = set()
-
-    def take(self, line: Mapping[str, Any]) -> None:
-        """Take one progress object of the engine."""
-        layer, status = line.get("id"), str(line.get("status", ""))
-        if not layer or status.startswith("Pulling from"):
-            return
-        current, total = self._layers.get(layer, (0, 0))
-        detail = line.get("progressDetail") or {}
-        if status == "Downloading" and detail.get("total"):
-            current, total = int(detail["current"]), int(detail["total"])
-        elif status in ("Download complete", "Pull complete", "Already exists"):
-            current = total
-        if status in ("Pull complete", "Already exists"):
-            self._complete.add(layer)
-        self._layers[layer] = (current, total)
-
-    def text(self) -> str:
-        """Return the line."""
-        if not self._layers:
-            return f"pulling {self._image}"
-        got, all_of_it = (sum(sizes) >> 20 for sizes in zip(*self._layers.values(), strict=True))
-        return f"pulling {self._image}: {len(self._complete)} of {len(self._layers)} layers, {got} of {all_of_it} MB"

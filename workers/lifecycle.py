@@ -14,6 +14,7 @@ from app.config import Config
 from app.database import DatabaseAway
 from app.nodes import Nodes
 from app.records import Event, PhaseName, PhaseStatus, State
+from app.references import is_own
 from app.starts import fail_start
 from app.stores import Stores
 from rock.actions import StartRequest, load
@@ -59,7 +60,7 @@ class NodeLifecycle:
         self._transfers = Transfers(stores.results, blobs, deployment)
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
         self._image_store, self._eviction = stores.images, Eviction(config, stores.images, deployment)
-        self.forks = Forks(config, stores, deployment, self.commits, self.reaper)
+        self.forks = Forks(config, stores, deployment, self.turns, self.reaper)
         # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
         starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
         # Calls that bring up a container just now: the pool waits for them.
@@ -178,10 +179,11 @@ class NodeLifecycle:
     def _start(self, call: Call) -> None:
         if not self._still_pending(call):
             raise _stopped_meanwhile(call)  # Whoever did so has answered, unless that one died in between.
-        limit = load(StartRequest, call.body).startup_timeout or self._config.runtime.start_timeout_seconds
+        request = load(StartRequest, call.body)
+        limit = request.startup_timeout or self._config.runtime.start_timeout_seconds
         deadline = time.monotonic() + limit - (self.results.clock() - call.created)
         self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "looking for the image")
-        request = load(StartRequest, call.body)
+        request = self.commits.resolved(request, call.owner)
         self._prepare(call, request, deadline)
         self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.SUCCESS, "the image is here")
         if time.monotonic() > deadline:
@@ -253,7 +255,7 @@ class NodeLifecycle:
             request.image, pull=Pull(request.pull), credentials=login, deadline=deadline,
             progress=lambda text: self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, text),
         )  # fmt: skip
-        if self.deployment.isolation:  # the others have no images
+        if self.deployment.isolation and not is_own(request.image):  # the others have no images
             self.node_store.add_image(self._config.node.id, request.image)
             self._image_store.note_use(self._config.node.id, request.image, self.results.clock())
 

@@ -99,7 +99,7 @@ def make_api(redis_url) -> Callable[..., Api]:
         celery, client = make_celery(config, eager=True), connect(config.redis.url)
         raw = connect(config.redis.url, decode_responses=False)
         tally = Tally(client, Keys(prefix), enable=config.metrics.enable)
-        node = FakeNode(make_stores(config, client, celery, tally), BlobStore(raw, Keys(prefix)))
+        node = FakeNode(make_stores(config, client, celery, tally), BlobStore(raw, Keys(prefix)), prefix=prefix)
         node.register(celery)
         app = create_app(config, celery, redis=client, raw_redis=raw)
         made.append((app, node, tally, client, raw))

@@ -13,6 +13,7 @@ from app.broker import NodeTask
 from app.calls import Call
 from app.image_store import Home
 from app.records import Commit, Event, NodeRecord, PhaseName, PhaseStatus, State
+from app.references import commit_name
 from app.status import to_commit
 from app.stores import Stores
 from rock.errors import Cancelled, CommandFailed, ImageNotFound, RockError, SandboxGone, success
@@ -39,6 +40,8 @@ class FakeNode:
     stores: Stores
     blobs: BlobStore
     node_id: str = "n1"
+    # Of the service's keys.
+    prefix: str = ""
     # Call ids in the order in which they were run.
     ran: list[str] = field(default_factory=list)
     # Those whose file came as a blob.
@@ -151,7 +154,8 @@ class FakeNode:
         ended = begun.failed(error, "push", "LOGIN_FAILED", now) if error else begun.succeeded(now)
         self.stores.sandboxes.set_commit(record, ended)
         if not error:
-            self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner, now))
+            name = commit_name(self.prefix, self.node_id, call.owner, begun.image_tag)
+            self.stores.images.note(begun.image_tag, Home(self.node_id, call.owner, now, name=name))
         self.stores.results.complete(call.call_id, success(to_commit(call.sandbox_id, ended)), now)
 
     def image(self, call_id: str) -> None:

@@ -97,7 +97,7 @@ def test_N09_a_committed_image_is_started_where_it_is(api):
     assert "local/x:1" in failed["error"] and "n1" in failed["error"] and "not pushed" in failed["error"]
 
 
-def test_another_owners_commit_cannot_pass_for_an_image(make_api):
+def test_another_owners_commit_neither_passes_for_an_image_nor_keeps_anybody_from_it(make_api):
     api = make_api(ROCK_API_KEYS="alpha-key=alice,beta-key=bob")
     api.node.join()
     alice, bob = ({"X-API-Key": f"{name}-key"} for name in ("alpha", "beta"))
@@ -107,6 +107,23 @@ def test_another_owners_commit_cannot_pass_for_an_image(make_api):
     assert api.post("/commit", body, headers=alice)["result"]["phase"] == "RUNNING"
     assert api.get(f"/commit/{sandbox_id}", headers=bob)["result"]["kind"] == "not_found"
     api.node.finish_commit()
-    assert api.start(headers=alice, image="ubuntu:24.04")
-    failed = api.post("/start", {"image": "docker.io/library/ubuntu:24.04", "memory": "1g"}, headers=bob)
-    assert failed["result"]["kind"] == "forbidden"
+    api.node.stores.nodes.register("n2", "t", NodeRecord("n2", 64.0, 256 * GB), time.time())
+    for name in ("ubuntu:24.04", "docker.io/library/ubuntu:24.04"):
+        mine, others = (api.start(headers=caller, image=name, cpus=0.5) for caller in (alice, bob))
+        nodes = [api.node.stores.sandboxes.get(made).node for made in (mine, others)]
+        assert nodes == ["n1", "n2"], "hers is bound to where her commit is, his goes where there is most room"
+    assert api.post("/remove_image", {"image": "ubuntu:24.04"}, headers=bob)["status"] == "Success"
+    assert api.node.stores.images.only_node("ubuntu:24.04", "alice") == "n1", "his removal does not touch her commit"
+
+
+def test_nobody_asks_for_an_image_by_the_services_own_name_of_it(api):
+    sandbox_id = on_docker(api)
+    for name in (
+        "rock-commit-0123456789ab:f00d",
+        "docker.io/library/rock-fork-0123456789ab:1",
+        "localhost/rock-commit-a:b",
+    ):
+        for failed in (api.post("/start", image=name), commit(api, sandbox_id, name),
+                       api.post("/remove_image", image=name), api.post("/warmup/tasks", image=name)):  # fmt: skip
+            assert failed["result"]["code"] == 4000 and "the service's own" in failed["error"], failed
+    assert api.start(image="reg.example.com/rock-commit-a:b"), "somebody else's registry may have anything"

@@ -15,8 +15,8 @@ import pytest
 import trustme
 
 from rock.errors import Unavailable
-from scripts import images
-from tests.service_stack import MARKER, free_port
+from scripts import images, registry
+from tests.service_stack import MARKER, clean_environment, free_port
 from tests.wire import until
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Stream
 from workers.deployments.container_body import Ulimits
@@ -134,6 +134,14 @@ def podman_url(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFac
     finally:
         service.terminate()
         service.wait(10)
+
+
+@pytest.fixture(scope="session")
+def host(run_id: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`host:port` of a registry that wants a password."""
+    folder = tmp_path_factory.mktemp("registry")
+    with registry.serve(folder, free_port(), {**clean_environment(), MARKER: run_id}) as where:
+        yield where
 
 
 @pytest.fixture(scope="session")

@@ -92,15 +92,14 @@ def throwaway(engine):
             engine.images.remove(name, force=True)
 
 
-def test_only_an_image_without_containers_is_evicted(containers, throwaway, monkeypatch):
-    monkeypatch.setattr("workers.images.JUST_ASKED", 0.0)
+def test_only_an_image_without_containers_is_evicted(containers, throwaway):
     have, name = containers.deployment.images, throwaway("rock-test-evicted:1")
     sandbox_id = containers.start(image=name)
-    assert not have.evict(name), "it runs"
+    assert not have.evict(name, asked_for=True), "it runs"
     containers.deployment.stop(sandbox_id)
-    assert not have.evict(name), "its files could be wanted for a restart"
+    assert not have.evict(name, asked_for=True), "its files could be wanted for a restart"
     containers.deployment.remove(sandbox_id)
-    assert have.evict(name) and not have.has(name)
+    assert have.evict(name, asked_for=True) and not have.has(name)
 
 
 def test_how_full_the_disk_of_images_is(sandboxes):

@@ -7,7 +7,7 @@ import pytest
 
 from scripts import registry
 from scripts.images import ALPINE, PYTHON
-from tests.service_stack import MARKER, clean_environment, free_port
+from tests.service_stack import free_port
 from tests.wire import Api, until
 
 LOGIN = {"registry_username": registry.USER, "registry_password": registry.PASSWORD}
@@ -17,14 +17,6 @@ CREDENTIALS = {"username": registry.USER, "password": registry.PASSWORD}
 @pytest.fixture(scope="module")
 def api(engine_server):
     return Api(engine_server.url)
-
-
-@pytest.fixture(scope="module")
-def host(run_id, tmp_path_factory):
-    """`host:port` of a registry."""
-    folder = tmp_path_factory.mktemp("registry")
-    with registry.serve(folder, free_port(), {**clean_environment(), MARKER: run_id}) as where:
-        yield where
 
 
 @pytest.fixture(scope="module")

@@ -171,8 +171,16 @@ class NodeImages(Protocol):
     def names(self) -> Sequence[str]:
         """Return the names of the images that need no pull here; none where images mean nothing."""
 
-    def push(self, image: str, credentials: Credentials) -> None:
-        """Push an image to the registry that its name begins with. Errors: ImageAccess, PullFailed."""
+    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
+        """Push an image to the registry that its name begins with.
+
+        Params:
+            private: the name that it has here instead, in place of which it has `image` if the push succeeds. If not, `image` is as before.
+        Errors: ImageAccess, PullFailed.
+        """
+
+    def take_back(self, repository: str) -> None:
+        """Have the images of a repository no other names than those in it: pushes that were cut off may have left some."""
 
     def remove(self, image: str) -> bool:
         """Remove an image, though containers may use it; True if the node had it."""

@@ -229,12 +229,14 @@ class DockerDeployment:
         """Create the container; return what could not be enforced."""
         labels = {**self._labels, LABEL_SANDBOX: spec.sandbox_id}
         limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
-        body: Mapping[str, Any] = create_body(
-            limited, boot_argv=self._boot_argv, labels=labels, image_env=self.images.facts(spec.image).env,
-            ulimits=self._ulimits,
-        )  # fmt: skip
+        image = self.images.facts(spec.image)
+        body = create_body(
+            limited, boot_argv=self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits
+        )
+        # By its id: since it was prepared, its name may have been lent to another (Images.push).
+        body["Image"] = image.id
         try:
-            self._engine.create(self._name(spec.sandbox_id), dict(body), doing)
+            self._engine.create(self._name(spec.sandbox_id), body, doing)
         except NoDiskLimit:
             # Asked once: the storage driver does not change while the engine lives.
             self._disk_limits = False

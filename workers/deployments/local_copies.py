@@ -37,9 +37,12 @@ class Copies:
         """Return whether there is a copy of that name."""
         return self._path(image).is_dir()
 
-    def push(self, image: str, credentials: Credentials) -> None:
+    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
         """Refuse. Errors: BadRequest."""
         raise BadRequest("the local deployment has no images; this needs a node with a container engine")
+
+    def take_back(self, repository: str) -> None:
+        """Do nothing: nothing is pushed from here."""
 
     def remove(self, image: str) -> bool:
         """Remove a copy; True if it was here."""

@@ -41,10 +41,10 @@ def take(engine: Engine, container: str, repository: str, tag: str, doing: Doing
         return _named(engine, layers_of, original, (repository, tag), doing)
     finally:
         if before is not None:
-            _drop_nameless(engine, before["Id"])
+            drop_nameless(engine, before["Id"])
 
 
-def _drop_nameless(engine: Engine, image_id: str) -> None:
+def drop_nameless(engine: Engine, image_id: str) -> None:
     """Remove an image whose last name another has taken; one that sandboxes run from stays until somebody prunes the engine."""
     found = engine.image(image_id)
     if found is not None and not found.get("RepoTags") and not engine.runs(image_id):

@@ -10,8 +10,9 @@ from app.config import load
 from app.database import DatabaseAway
 from app.image_store import Home
 from app.records import Commit
-from rock.actions import CommitPhase
-from rock.errors import SandboxGone
+from app.references import commit_name
+from rock.actions import CommitPhase, StartRequest
+from rock.errors import ImageAccess, ImageNotFound, SandboxGone
 from tests.wire import until
 from workers.commits import Commits
 from workers.image_calls import ImageCalls
@@ -23,6 +24,7 @@ class Engine:
 
     def __init__(self):
         self.here, self.meanwhile, self.fault = set(), lambda: None, None
+        self.pushes, self.refusal = [], None
 
     @property
     def images(self):
@@ -37,6 +39,11 @@ class Engine:
         self.here.discard(image)
         return was_here
 
+    def push(self, image, credentials, *, private=""):
+        self.pushes.append((image, private))
+        if self.refusal:
+            raise self.refusal
+
     def commit(self, sandbox_id, image):
         self.meanwhile()
         fault, self.fault = self.fault, None
@@ -45,14 +52,17 @@ class Engine:
         self.here.add(image)
 
 
+ALICES = commit_name("p:", "n1", "alice", "a:1")
+
+
 @pytest.fixture
 def engine():
     return Engine()
 
 
-def posted(world, route, request_id="R", **body):
+def posted(world, route, request_id="R", owner="alice", **body):
     """Return a call that is for node n1 itself."""
-    call = Call(request_id * 32, request_id, "alice", route.value, "s1", body, node="n1", created=time.time())
+    call = Call(request_id * 32, request_id, owner, route.value, "s1", body, node="n1", created=time.time())
     assert world.stores.images.post(call, call.created).word is ClaimWord.NEW
     return call
 
@@ -79,14 +89,34 @@ def test_a_commit_that_is_made_while_its_name_is_removed_keeps_its_owner(world, 
     assert images.homes("a:1") == [newer]
 
 
+def test_a_removal_takes_the_private_commits_of_its_caller_and_those_of_all_for_an_admin(world, engine):
+    images = world.stores.images
+    for owner in ("alice", "bob", "carol"):
+        engine.here.add(commit_name("p:", "n1", owner, "a:1"))
+        images.note("a:1", Home("n1", owner, 1.0, name=commit_name("p:", "n1", owner, "a:1")))
+    engine.here.add("a:1")
+    calls = ImageCalls(world.results, images, engine, contextlib.nullcontext)
+    calls.remove(posted(world, Route.REMOVE_IMAGE, image="a:1", all_owners=False))
+    assert [home.owner for home in images.homes("a:1")] == ["bob", "carol"] and "a:1" not in engine.here
+    assert engine.here == {home.name for home in images.homes("a:1")}
+    calls.remove(posted(world, Route.REMOVE_IMAGE, "S", owner="root", image="a:1", all_owners=True))
+    assert (images.homes("a:1"), engine.here) == ([], set())
+
+
 @pytest.fixture
-def committed(world, engine, tmp_path):
-    """A function that has node n1 commit sandbox s1, and returns how that ended."""
+def commits(world, engine, tmp_path):
+    """The commits of node n1, which has a sandbox s1."""
     world.node()
     world.running(owner="alice")
     stores = world.stores
-    config = load("test", {"ROCK_DATA_DIR": str(tmp_path), "ROCK_NODE_ID": "n1"})
-    commits = Commits(config, stores.results, stores.sandboxes, stores.images, engine, Turns())
+    config = load("test", {"ROCK_DATA_DIR": str(tmp_path), "ROCK_NODE_ID": "n1", "ROCK_REDIS__PREFIX": "p:"})
+    return Commits(config, stores.results, stores.sandboxes, stores.images, engine, Turns())
+
+
+@pytest.fixture
+def committed(world, commits):
+    """A function that has node n1 commit sandbox s1, and returns how that ended."""
+    stores = world.stores
 
     def commit(image, **body):
         call = posted(world, Route.COMMIT, image_tag=image, **body)
@@ -104,13 +134,13 @@ def test_a_commit_that_was_cut_off_is_done_again(world, engine, committed):
     owners = []
 
     def cut_off():
-        engine.here.add("a:1")
-        owners.append(world.stores.images.home("a:1", "n1").owner)
+        engine.here.add(ALICES)
+        owners.extend(home.owner for home in world.stores.images.own("a:1", "alice"))
 
     engine.meanwhile, engine.fault = cut_off, DatabaseAway()
     assert committed("a:1").phase is CommitPhase.SUCCEEDED
     assert owners == ["alice", "alice"], "the image never was without its owner"
-    assert world.stores.images.only_node("a:1", "alice") == "n1"
+    assert world.stores.images.only_node("a:1", "alice") == "n1" and engine.here == {ALICES}
 
 
 def test_a_commit_that_made_nothing_is_not_noted(world, engine, committed):
@@ -120,15 +150,49 @@ def test_a_commit_that_made_nothing_is_not_noted(world, engine, committed):
 
 
 def test_an_image_that_a_failed_commit_left_behind_has_its_owner(world, engine, committed):
-    engine.meanwhile, engine.fault = lambda: engine.here.add("a:1"), SandboxGone("gone at the last step")
+    engine.meanwhile, engine.fault = lambda: engine.here.add(ALICES), SandboxGone("gone at the last step")
     assert committed("a:1").code == "SANDBOX_CONTAINER_NOT_FOUND"
     assert world.stores.images.only_node("a:1", "alice") == "n1"
 
 
-@pytest.mark.parametrize("home", [None, Home("n1", "bob", 1.0), Home("n2", "alice", 1.0)])
-def test_an_image_that_is_no_commit_of_the_owners_there_is_not_replaced(world, engine, committed, home):
+@pytest.mark.parametrize("home", [None, Home("n1", "bob", 1.0), Home("n2", "", 1.0)])
+def test_without_api_keys_an_image_that_is_no_commit_made_there_is_not_replaced(world, engine, committed, home):
     engine.here.add("a:1")
     if home is not None:
         world.stores.images.note("a:1", home)
-    assert committed("a:1").code == "COMMIT_CONFLICT"
+    assert committed("a:1", owner="").code == "COMMIT_CONFLICT"
     assert world.stores.images.homes("a:1") == ([home] if home else [])
+
+
+def test_a_keyed_owners_commit_leaves_the_name_alone(world, engine, commits, committed):
+    """What was `python:3.11` to everybody else still is, whether the node has it or not."""
+    engine.here.add("a:1")
+    assert committed("a:1").phase is CommitPhase.SUCCEEDED
+    assert engine.here == {"a:1", ALICES}
+    asked = StartRequest(image="a:1")
+    assert (commits.resolved(asked, "alice").image, commits.resolved(asked, "alice").pull) == (ALICES, "never")
+    for owner, request in (("bob", asked), ("", asked), ("alice", StartRequest(image="a:1", pull="always"))):
+        assert commits.resolved(request, owner) == request
+    assert [world.stores.images.only_node("a:1", owner) for owner in ("alice", "bob")] == ["n1", ""]
+    engine.here.discard(ALICES)
+    with pytest.raises(ImageNotFound, match=r"a:1.*your commit"):
+        commits.resolved(asked, "alice")
+
+
+LOGIN = {"username": "u", "password": "hunter2secret"}
+
+
+def test_a_keyed_owners_push_is_by_the_name_that_was_given(world, engine, commits, committed):
+    name = commit_name("p:", "n1", "alice", "r.io/a:1")
+    assert committed("r.io/a:1", **LOGIN).phase is CommitPhase.SUCCEEDED
+    assert engine.pushes == [("r.io/a:1", name)]
+    # What has been pushed is what anybody gets by that name.
+    assert commits.resolved(StartRequest(image="r.io/a:1"), "alice").image == "r.io/a:1"
+    assert [home.pushed for home in world.stores.images.homes("r.io/a:1")] == [True]
+    assert world.stores.images.unused("n1", time.time() + 60) == ["r.io/a:1"], "it may be evicted"
+
+
+def test_a_push_that_is_refused_leaves_nothing_private(world, engine, committed):
+    engine.refusal = ImageAccess("no")
+    assert committed("r.io/a:1", **LOGIN).code == "LOGIN_FAILED"
+    assert (engine.here, world.stores.images.homes("r.io/a:1")) == (set(), [])

@@ -14,10 +14,10 @@ from app.keys import Keys
 from app.line import Line
 from app.node_store import NodeStore
 from app.records import Event, NodeRecord, SandboxRecord, State
+from app.references import is_own
 from app.stores import make_stores
 from rock.errors import Internal, NodeLost, StartFailed, success
 from tests.wire import until
-from workers.commits import Commits
 from workers.forks import Forks
 from workers.turns import Turns
 
@@ -77,9 +77,7 @@ class World:
 
     def process(self):
         """Return the forks of a process of this node."""
-        stores, config = self.stores, self.config
-        commits = Commits(config, stores.results, stores.sandboxes, stores.images, self.engine, Turns())
-        return Forks(config, stores, self.engine, commits, self)
+        return Forks(self.config, self.stores, self.engine, Turns(), self)
 
     def put_down(self, sandbox_id, life, now):
         """Stands in for the reaper."""
@@ -156,7 +154,7 @@ def test_forks_are_like_their_source(world):
         assert (record.owner, record.node, record.cpus, record.memory) == ("ann", "n1", 1.0, GB)
         assert (record.lease, record.retention, record.spec["metadata"]) == (60.0, 9.0, {"a": 1})
     ((source, image),) = world.engine.commits
-    assert source == "a" and world.stores.images.home(image, "n1").owner == "ann"
+    assert source == "a" and is_own(image), "no caller can ask for it"
     assert world.stores.nodes.get("n1").used_cpus == 4.0
 
 
@@ -182,7 +180,6 @@ def test_all_of_them_or_none(world, failing):
     assert world.living() == set() and len(world.down) >= 2 - failing
     assert world.engine.all == {} and world.stores.nodes.get("n1").used_cpus == 1.0
     assert world.stores.results.inflight("n1") == []
-    assert not list(world.redis.scan_iter(f"{world.config.redis.prefix}homes:*"))
 
 
 def test_a_copy_that_fails_is_the_answer(world):
@@ -225,7 +222,7 @@ def test_its_image_goes_with_the_last_of_them(world):
     world.forks.clean(world.now)
     assert world.engine.has(image), "what was in use is not looked at again at once"
     world.forks.clean(world.now + 2)
-    assert not world.engine.has(image) and world.stores.images.homes(image) == []
+    assert not world.engine.has(image)
 
 
 def test_a_process_that_ends_leaves_no_image_that_nobody_uses(world):

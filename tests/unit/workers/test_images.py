@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from app.references import split_reference
 from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartTimeout
 from tests.wire import until
 from workers import images
 from workers.deployments.abstract import Credentials, Pull
-from workers.images import Images, PullProgress, split_reference
+from workers.images import Images
+from workers.pull_progress import PullProgress
 
 
 class Registry:
@@ -25,6 +27,12 @@ class Registry:
         self.loaded_as = ""
         self.open = threading.Event()
         self.open.set()
+        self.removing = threading.Event()
+        # By id, those whose last name another has been given.
+        self.nameless: dict[str, dict] = {}
+        # What was pushed under which name, and what a push raises.
+        self.pushed: dict[str, str] = {}
+        self.refusal: Exception | None = None
 
     def architecture(self) -> str:
         return "amd64"
@@ -32,17 +40,36 @@ class Registry:
     def image(self, reference: str) -> dict | None:
         """An engine takes the beginning of an id for an image, too."""
         by_id = (found for found in self.here.values() if found["Id"].startswith(reference))
-        return self.here.get(reference) or next(by_id, None)
+        found = self.here.get(reference) or next(by_id, None) or self.nameless.get(reference)
+        if found is None:
+            return None
+        return {**found, "RepoTags": [name for name, one in self.here.items() if one["Id"] == found["Id"]]}
+
+    def images(self) -> list[str]:
+        return list(self.here)
+
+    def push(self, repository: str, tag: str, login: object, tick: Callable[[], bool]) -> Iterator[dict]:
+        yield {"status": "Preparing"}
+        assert self.open.wait(10)
+        if self.refusal:
+            raise self.refusal
+        self.pushed[f"{repository}:{tag}"] = self.here[f"{repository}:{tag}"]["Id"]
 
     def runs(self, image_id: str) -> int:
         return 0
 
     def remove_image(self, reference: str, *, force: bool = True) -> bool:
+        self.removing.set()
         assert self.open.wait(10)
-        return self.here.pop(reference, None) is not None
+        return (self.here.pop(reference, None) or self.nameless.pop(reference, None)) is not None
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
-        self.here[f"{repository}:{tag}"] = self.here[image_id]
+        found, before = self.image(image_id), self.here.get(f"{repository}:{tag}")
+        assert found is not None
+        if before is not None:
+            self.nameless[before["Id"]] = before
+        self.nameless.pop(found["Id"], None)
+        self.here[f"{repository}:{tag}"] = found
 
     def pull(self, repository: str, tag: str, login: object, tick: Callable[[], bool]) -> Iterator[dict]:
         self.pulls.append((repository, tag, login))
@@ -76,8 +103,8 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "_TELL_EVERY", 0.01)
 
 
-def store(registry: Registry, cache: Path | None = None) -> Images:
-    return Images(registry, cache)  # type: ignore[arg-type]
+def store(registry: Registry, cache: Path | None = None, recent: float = images.JUST_ASKED) -> Images:
+    return Images(registry, cache, recent)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -260,19 +287,19 @@ def test_progress_counts_layers_and_megabytes():
     assert progress.text() == "pulling a:1: 2 of 3 layers, 5 of 8 MB"
 
 
-def test_an_image_that_was_just_asked_for_is_not_evicted(registry, monkeypatch):
+def test_an_image_that_was_just_asked_for_is_not_evicted(registry):
     have = store(registry)
     registry.add("a:1")
     have.prepare("a:1")
     assert not have.evict("a:1") and have.has("a:1")
-    monkeypatch.setattr(images, "JUST_ASKED", 0.0)
-    assert have.evict("a:1") and not have.has("a:1")
-    assert not have.evict("a:1"), "it was not there"
+    assert have.evict("a:1", asked_for=True) and not have.has("a:1")
+    have = store(registry, recent=0.0)
+    have.prepare("a:1")
+    assert have.evict("a:1") and not have.evict("a:1"), "it was not there any more"
 
 
-def test_an_image_that_is_being_pulled_is_not_evicted(registry, monkeypatch):
-    monkeypatch.setattr(images, "JUST_ASKED", 0.0)
-    have = store(registry)
+def test_an_image_that_is_being_pulled_is_not_evicted(registry):
+    have = store(registry, recent=0.0)
     registry.open.clear()
     with ThreadPoolExecutor(1) as pool:
         pull = pool.submit(have.prepare, "a:1")
@@ -283,16 +310,94 @@ def test_an_image_that_is_being_pulled_is_not_evicted(registry, monkeypatch):
     assert have.has("a:1")
 
 
-def test_who_asks_for_an_image_on_its_way_out_waits_and_gets_it_again(registry, monkeypatch):
+def test_who_asks_for_an_image_on_its_way_out_waits_and_gets_it_again(registry):
     have = store(registry)
     registry.add("a:1")
     registry.open.clear()
     with ThreadPoolExecutor(2) as pool:
         gone = pool.submit(have.evict, "a:1")
-        until(lambda: have._leaving, 10, "the eviction's begin")
+        assert registry.removing.wait(10)
         asked, other = pool.submit(have.prepare, "a:1"), "b:1"
         registry.add(other)
         assert have.prepare(other), "nobody else waits for it"
         registry.open.set()
         assert gone.result(10) and asked.result(10)
     assert have.has("a:1") and len(registry.pulls) == 1
+
+
+OWN = "rock-commit-0123456789ab:f00d"
+LOGIN = Credentials("u", "p")
+
+
+def id_of(registry: Registry, name: str) -> str | None:
+    return registry.here[name]["Id"] if name in registry.here else None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_private_image_has_the_name_that_it_is_pushed_under_only_from_then_on(registry, before):
+    have = store(registry)
+    registry.add(OWN)
+    if before:
+        registry.add("r.io/a:1")
+        have.prepare("r.io/a:1")
+    have.push("r.io/a:1", LOGIN, private=OWN)
+    assert registry.pushed == {"r.io/a:1": f"id of {OWN}"}
+    assert set(registry.here) == {"r.io/a:1"} and not registry.nameless, (
+        "what had the name before has none now, and went"
+    )
+    assert have.facts("r.io/a:1").id == f"id of {OWN}"
+
+
+@pytest.mark.parametrize("before", ["id of r.io/a:1", None])
+def test_a_push_that_is_refused_leaves_the_name_to_what_had_it(registry, before):
+    have = store(registry)
+    registry.add(OWN)
+    if before:
+        registry.add("r.io/a:1")
+    registry.refusal = ImageAccess("no")
+    with pytest.raises(ImageAccess):
+        have.push("r.io/a:1", LOGIN, private=OWN)
+    assert (id_of(registry, "r.io/a:1"), id_of(registry, OWN)) == (before, f"id of {OWN}")
+
+
+def test_nobody_starts_what_is_being_pushed_by_others(registry):
+    have = store(registry)
+    registry.add(OWN)
+    registry.add("r.io/a:1")
+    registry.refusal = ImageAccess("no")
+    registry.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        pushed = pool.submit(have.push, "r.io/a:1", LOGIN, private=OWN)
+        until(lambda: id_of(registry, "r.io/a:1") == f"id of {OWN}", 10, "the push")
+        with pytest.raises(StartTimeout, match="pushed"):
+            have.prepare("r.io/a:1", deadline=time.monotonic())
+        assert have.prepare(OWN) == f"id of {OWN}", "its owner need not wait"
+        assert not have.evict("r.io/a:1", asked_for=True)
+        waits = pool.submit(have.prepare, "r.io/a:1")
+        registry.open.set()
+        assert waits.result(10) == "id of r.io/a:1"
+        with pytest.raises(ImageAccess):
+            pushed.result(10)
+
+
+def test_a_push_waits_for_those_who_fetch_the_same_name(registry):
+    have = store(registry)
+    registry.add(OWN)
+    registry.open.clear()
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(StartTimeout):
+            have.prepare("r.io/a:1", deadline=time.monotonic())  # it goes on
+        pushed = pool.submit(have.push, "r.io/a:1", LOGIN, private=OWN)
+        assert have.prepare(OWN) and "r.io/a:1" not in registry.here
+        registry.open.set()
+        pushed.result(10)
+    assert registry.pushed == {"r.io/a:1": f"id of {OWN}"}
+
+
+def test_the_names_of_pushes_that_were_cut_off_are_taken_back(registry):
+    have = store(registry)
+    for name in (OWN, "rock-commit-ffffffffffff:another-nodes", "a:1"):
+        registry.add(name)
+    registry.tag(f"id of {OWN}", "python", "3.11")
+    have.take_back("rock-commit-0123456789ab")
+    assert set(registry.here) == {OWN, "rock-commit-ffffffffffff:another-nodes", "a:1"}
