@@ -3,6 +3,7 @@
 from flask import Response, request
 
 from app import plain
+from app.api import sockets
 from app.api.endpoint import Incoming
 from app.api.sandboxes import identity_headers
 from app.auth import KEY_HEADERS
@@ -15,7 +16,9 @@ def make(services: Services, incoming: Incoming) -> Response:
     """Start an environment."""
     sent = {name: request.headers.get(name, "") for name in (*KEY_HEADERS, "Authorization")}
     keys = {name: value for name, value in sent.items() if value}
-    made = services.environments.make(incoming.data.env_id, identity_headers(), keys, incoming.ask)
+    # Under a request id it may be sent again, and attaches; without one, nobody else will ever hear of the sandbox.
+    left = (lambda: False) if incoming.ask.request_id else sockets.caller_left
+    made = services.environments.make(incoming.data.env_id, identity_headers(), keys, incoming.ask, left)
     return plain.answer({"sandbox_id": made})
 
 

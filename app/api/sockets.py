@@ -1,5 +1,6 @@
 """What routes share that take a connection over from the server."""
 
+import select
 import socket
 import threading
 from typing import Any
@@ -38,6 +39,15 @@ def check_origin(what: str) -> None:
     origin = request.headers.get("Origin")
     if origin and origin not in (f"http://{request.host}", f"https://{request.host}"):
         raise Forbidden(f"{what} cannot be opened by a page of another site")
+
+
+def caller_left() -> bool:
+    """Return whether the caller of this request has closed its connection; False under a server that does not give it."""
+    found = request.environ.get("gunicorn.socket")
+    try:
+        return found is not None and bool(select.select([found], [], [], 0)[0]) and not found.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
 
 
 def connection() -> socket.socket:

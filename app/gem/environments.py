@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,18 @@ from app.gem import shell
 from app.gem.recipes import Recipe, Recipes
 from app.lifecycle import Lifecycle
 from rock.actions import BashAction, CreateBashSessionRequest, StartRequest, load
-from rock.errors import KINDS, BadRequest, Internal, NotFound, OutOfMemory, RockError, StartFailed, from_envelope
+from rock.errors import (
+    KINDS,
+    BadRequest,
+    Cancelled,
+    CommandFault,
+    Internal,
+    NotFound,
+    OutOfMemory,
+    RockError,
+    StartFailed,
+    from_envelope,
+)
 
 log = logging.getLogger(__name__)
 
@@ -41,29 +52,44 @@ class Environments:
         # Half: an answer is JSON in ASCII, and travels in JSON.
         self._answer_limit = output_limit // 2
 
-    def make(self, env_id: str, identity: Mapping[str, str], keys: Mapping[str, str], ask: Ask) -> str:
+    def make(
+        self, env_id: str, identity: Mapping[str, str], keys: Mapping[str, str], ask: Ask, left: Callable[[], bool]
+    ) -> str:
         """Start a sandbox with the environment in it and return the sandbox's id.
 
         Params:
             identity: who asks and where it is to run, kept with the sandbox.
             keys: headers that identify the caller to EnvHub.
+            left: whether the caller has gone, so that nobody will hear of the sandbox.
         Raises:
-            NotFound: no such environment. StartFailed: the image lacks what it needs. Others: as Lifecycle.start.
+            NotFound: no such environment. StartFailed: the image lacks what it needs. Cancelled: the caller has left.
+            Others: as Lifecycle.start.
         """
         recipe, ask = self._recipes.find(env_id, keys), _named(ask)
         started = _result(self._lifecycle.start(self._start_request(env_id, recipe), identity, ask))
         sandbox_id = str(started["sandbox_id"])
         try:
-            self._begin(sandbox_id, env_id, recipe, ask)
+            if not left():
+                self._begin(sandbox_id, env_id, recipe, ask)
+            if left():
+                raise Cancelled("the caller left before the environment was made", sandbox_id=sandbox_id)
         except RockError as error:
-            log.warning("no environment came up: %s", error.kind, extra={"sandbox_id": sandbox_id})
-            self._lifecycle.stop(sandbox_id, Ask(ask.identity))
+            self._free(sandbox_id, ask, error)
             raise
         return sandbox_id
 
     def reset(self, sandbox_id: str, seed: int | None, ask: Ask) -> dict[str, Any]:
-        """Begin an episode; returns observation and info. Raises what the environment answers, and NotFound."""
-        return self._call(sandbox_id, {"verb": "reset", "seed": seed}, ask)
+        """Begin an episode; returns observation and info. One that fails ends the environment and its sandbox.
+
+        Raises what the environment answers, and NotFound.
+        """
+        try:
+            return self._call(sandbox_id, {"verb": "reset", "seed": seed}, ask)
+        except (CommandFault, Internal) as error:
+            # Nobody plays an episode that could not begin, and few close its environment: it must not last until its lease ends.
+            self._free(sandbox_id, ask, error)
+            text = f"{error.message}; the environment and its sandbox are closed: make another one"
+            raise type(error)(text, exit_code=error.exit_code, **error.details) from error
 
     def step(self, sandbox_id: str, action: Any, ask: Ask) -> dict[str, Any]:
         """Take an action; returns observation, reward, terminated, truncated, info. Raises as `reset`."""
@@ -80,6 +106,11 @@ class Environments:
             return [str(name) for name in json.loads(seen["output"])]
         except (ValueError, TypeError) as error:
             raise Internal("the sandbox did not list its environments", sandbox_id=sandbox_id) from error
+
+    def _free(self, sandbox_id: str, ask: Ask, error: RockError) -> None:
+        """Stop a sandbox whose environment is of no use to anybody."""
+        log.warning("an environment did not come up: %s", error.kind, extra={"sandbox_id": sandbox_id})
+        self._lifecycle.stop(sandbox_id, Ask(ask.identity))
 
     def _start_request(self, env_id: str, recipe: Recipe) -> StartRequest:
         """Return what starts the sandbox."""

@@ -1,4 +1,4 @@
-"""GEM's routes in process: what is refused and how, and what a make that fails leaves (nothing)."""
+"""GEM's routes in process: what is refused and how (A08: never by a bare 500), and what a make that fails leaves (nothing)."""
 
 import json
 
@@ -61,6 +61,13 @@ def test_a_make_that_fails_leaves_no_sandbox(api):
     listed = [api.redis.hgetall(key) for key in api.redis.scan_iter(f"{api.prefix}sandbox:*")]
     assert [json.loads(record["spec"])["image"] for record in listed] == ["my/python:1"]
     assert {record["state"] for record in listed} == {"stopped"}
+
+
+def test_A09_a_reset_that_fails_frees_its_sandbox(api):
+    sandbox_id = api.start()
+    answer = api.client.post(f"{PREFIX}/reset", data=json.dumps({"sandbox_id": sandbox_id}))
+    assert answer.status_code == 500 and "make another one" in answer.get_json()["error"]
+    assert api.get("/get_status", sandbox_id=sandbox_id, include_all_states="true")["result"]["state"] == "stopped"
 
 
 def test_a_start_that_fails_says_why(make_api):

@@ -37,6 +37,8 @@ from gem.envs.registration import register
 
 class Obedient(Env):
     def reset(self, seed=None):
+        if seed == 13:
+            raise SystemError
         return "ready", {}
     def step(self, action):
         exec(action)
@@ -207,6 +209,17 @@ def test_an_entrys_limits_are_its_environments(ways, engine):
     (sandbox_id,) = (one for one, way in ways.items() if isinstance(way, FromGem))
     host = container(engine, sandbox_id).attrs["HostConfig"]
     assert (host["NanoCpus"], host["NetworkMode"]) == (500_000_000, "none")
+
+
+def test_A09_an_environment_whose_reset_raises_is_gone_at_once(stack, engine):
+    environment = rock.make("test:Obedient", base_url=stack.url)
+    with pytest.raises(errors.CommandFailed, match="SystemError.*make another one"):
+        environment.reset(seed=13)
+    label = f"rock.sandbox={environment.sandbox_id}"
+    until(lambda: not engine.containers.list(all=True, filters={"label": label}), what="the end of its container")
+    with pytest.raises(errors.NotRunning):
+        environment.step(FINE)
+    environment.close()
 
 
 # What does not come back is last: the environment's process, the containers.

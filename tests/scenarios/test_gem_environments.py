@@ -1,9 +1,11 @@
 """GEM on real sandboxes, with the real gem-llm: an episode, leases, and what goes wrong in there."""
 
 import json
+import socket
 import threading
 import time
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -88,6 +90,20 @@ def test_a_call_sent_again_steps_once(gems, sokoban):
     seen = [send(gems.url, "POST", f"{PREFIX}/step", body, X_Request_Id=f"again-{sokoban}").body for _ in range(3)]
     assert seen[0] == seen[1] == seen[2] and "turn 1" in seen[0]["observation"]
     assert "turn 2" in gems.post("step", sandbox_id=sokoban, action="\\boxed{up}")["observation"]
+
+
+def test_A09_a_caller_who_leaves_a_make_leaves_no_sandbox(gems, api: Api):
+    """It has no request id, so nobody can ask for that environment again."""
+
+    def mine(**query):
+        return {row["sandbox_id"] for row in api.get("/sandboxes", image=images.GEM, **query).result["items"]}
+
+    before, body, parts = mine(), json.dumps({"env_id": ENV}).encode(), urlsplit(gems.url)
+    with socket.create_connection((parts.hostname, parts.port), timeout=10) as caller:
+        head = f"POST {PREFIX}/make HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+        caller.sendall(head.encode() + body)
+        (made,) = until(lambda: mine() - before, what="the start")
+    until(lambda: not api.get("/is_alive", sandbox_id=made).result["is_alive"], what="its end")
 
 
 def test_one_that_hangs_can_be_closed(gems, api: Api, sokoban):

@@ -8,6 +8,7 @@ environment.close()
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
@@ -15,12 +16,15 @@ from typing import Any, Self
 from rock import errors, settings
 from rock.sdk import loop
 from rock.sdk.plain import PlainService
-from rock.sdk.transport import new_request_id
+from rock.sdk.transport import Transport, new_request_id
 
 PREFIX = "/apis/v1/envs/gem"
 
 ANSWER_SECONDS = 600.0
-"""How long one call may take: `make` pulls an image and installs the environment."""
+"""How long one request is held open for a call's answer; then it is sent again, and attaches."""
+
+LONGEST_SECONDS = 2 * 3600.0
+"""How long a call may take in all. The service ends it long before: `gem.step_seconds`, `gem.make_seconds`."""
 
 
 def make(
@@ -44,15 +48,32 @@ def make(
     """
     key = api_key or settings.read("ROCK_API_KEY")
     headers = {**({"X-API-Key": key} if key else {}), **(extra_headers or {})}
-    url = (base_url or settings.read("ROCK_BASE_URL")).rstrip("/") + PREFIX
-    service = PlainService(url, headers, ANSWER_SECONDS, patience)
-    made = _call(service, "make", {"env_id": env_id})
+    url = (base_url or settings.read("ROCK_BASE_URL")).rstrip("/")
+    service = PlainService(url + PREFIX, headers, ANSWER_SECONDS, patience, LONGEST_SECONDS)
+    made = loop.run(_make(service, Transport(url, headers), env_id))
     return Environment(env_id, _field(made, "sandbox_id"), service)
+
+
+async def _make(service: PlainService, transport: Transport, env_id: str) -> dict[str, Any]:
+    """Return the answer of `make`; when it is cancelled, nothing of it is left."""
+    request_id = new_request_id()
+    try:
+        return await _send(service, "make", {"env_id": env_id}, request_id)
+    except asyncio.CancelledError as cancelled:
+        # The sandbox is the answer to the call of that id.
+        await transport.cancel(request_id, cancelled)
+        await transport.withdraw(request_id, cancelled)
+        raise
 
 
 def _call(service: PlainService, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer of one call. Under one request id it may be sent again: nothing happens twice."""
-    answer = loop.run(service.send(verb, body, {"X-Request-Id": new_request_id()}))
+    return loop.run(_send(service, verb, body, new_request_id()))
+
+
+async def _send(service: PlainService, verb: str, body: Mapping[str, Any], request_id: str) -> dict[str, Any]:
+    """Send a call until its answer comes, and return it."""
+    answer = await service.send(verb, body, {"X-Request-Id": request_id})
     if not isinstance(answer, dict):
         raise errors.Internal(f"{service.url}/{verb} gave no JSON object; is it that of a ROCK service?")
     return answer

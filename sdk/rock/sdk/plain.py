@@ -35,13 +35,16 @@ class PlainService:
     Params:
         url: without a slash at its end.
         headers: sent with every call.
-        seconds: how long one call may take.
+        seconds: how long one try of a call may take.
         patience: for how long a call is sent again while the service is away, None: PATIENCE_SECONDS; 0: it is sent once.
+        longest: seconds until which a try that has had no answer is followed by another, which attaches to it.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], seconds: float, patience: float | None = None) -> None:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], seconds: float, patience: float | None = None, longest: float = 0.0
+    ) -> None:
         self.url = url.rstrip("/")
-        self._headers, self._seconds = dict(headers), seconds
+        self._headers, self._seconds, self._longest = dict(headers), seconds, longest
         self._patience = PATIENCE_SECONDS if patience is None else patience
 
     async def send(
@@ -54,10 +57,16 @@ class PlainService:
         Raises:
             RockError: the service's error, or Unavailable.
         """
-        end, tries = time.monotonic() + self._patience, 0
+        begun = time.monotonic()
+        end, tries = begun + self._patience, 0
         while True:
             try:
                 return await self._try(path, body, {**self._headers, **(headers or {})})
+            except TimeoutError as error:
+                # The service is there, and may be busy with it still.
+                if time.monotonic() > begun + self._longest:
+                    raise errors.Unavailable(f"{self.url}/{path} gave no answer in time") from error
+                end = time.monotonic() + self._patience
             except errors.Unavailable:
                 tries += 1
                 pause = min(0.1 * 2**tries, 3.0) * (0.5 + random.random() / 2)
@@ -66,7 +75,7 @@ class PlainService:
                 await asyncio.sleep(pause)
 
     async def _try(self, path: str, body: Mapping[str, Any] | None, headers: Mapping[str, str]) -> Any:
-        """Send once."""
+        """Send once. Raises TimeoutError when a service that was reached gave no answer in time."""
         url, method = f"{self.url}/{path}", "GET" if body is None else "POST"
         timeout = aiohttp.ClientTimeout(total=self._seconds, sock_connect=CONNECT_SECONDS)
         session = await client()
@@ -76,6 +85,8 @@ class PlainService:
         except aiohttp.InvalidURL as error:
             raise errors.BadRequest(f"{self.url!r} is not a URL") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
+            if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
+                raise  # aiohttp's own kinds are of a connection that was not made in time
             raise errors.Unavailable(f"{url} does not answer: {str(error) or type(error).__name__}") from error
 
 

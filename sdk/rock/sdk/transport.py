@@ -91,10 +91,15 @@ class Transport:
         """
         return await self._send("GET", path, params=params, limit=wait + MARGIN_SECONDS)
 
-    async def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Return the result of a POST that the service answers when it is done; otherwise as `get`."""
+    async def post(self, path: str, body: Mapping[str, Any], seconds: float | None = None) -> Any:
+        """Return the result of a POST that the service answers when it is done; otherwise as `get`.
+
+        Params:
+            seconds: that the service itself may take, if those can be many; None: SLOW_SECONDS are enough for it.
+        """
         request_id = body.get("request_id") or new_request_id()
-        return await self._send("POST", path, body={**body, "request_id": request_id}, limit=SLOW_SECONDS)
+        limit = max(SLOW_SECONDS, (seconds or 0.0) + MARGIN_SECONDS)
+        return await self._send("POST", path, body={**body, "request_id": request_id}, limit=limit)
 
     async def upload(self, path: str, form: FormMaker) -> Any:
         """Return the result of a multipart POST; form makes a fresh body for each try. Otherwise as `get`."""
@@ -122,7 +127,7 @@ class Transport:
                 result = await self.get(where, {"wait": f"{POLL_SECONDS:g}"}, wait=POLL_SECONDS)
             return result
         except asyncio.CancelledError as cancelled:
-            await self._cancel(request_id, cancelled)
+            await self.cancel(request_id, cancelled)
             raise
 
     async def download(self, path: str, params: Mapping[str, str]) -> AsyncGenerator[bytes, None]:
@@ -167,7 +172,22 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             raise errors.Unavailable(f"{url} does not answer: {error or type(error).__name__}") from error
 
-    async def _cancel(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
+    async def withdraw(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
+        """Stop what a cancelled call has started all the same; trouble is noted on the cancellation, which must go on."""
+        try:
+            async with asyncio.timeout(CANCEL_SECONDS):
+                where = f"/results/{quote(request_id, safe='')}"
+                result = await self.get(where, {"wait": f"{CANCEL_SECONDS / 2:g}"})
+                made = result.get("sandboxes", [result]) if isinstance(result, dict) else []
+                for one in made:
+                    if "sandbox_id" in one:
+                        await self.post("/stop", {"sandbox_id": one["sandbox_id"]})
+        except (errors.CallerFault, errors.CommandFault):
+            return  # the service knows no such call, or has cancelled it: nothing is left
+        except (errors.RockError, TimeoutError) as error:
+            cancelled.add_note(f"the cancelled call {request_id} may have left a sandbox: {error}")
+
+    async def cancel(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
         """End a call at the service; what goes wrong is noted on the cancellation, which must go on."""
         try:
             async with asyncio.timeout(CANCEL_SECONDS):
@@ -214,7 +234,8 @@ class Transport:
         headers = dict(self._headers)
         if isinstance(data, bytes):
             headers["Content-Type"] = "application/json"
-        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=CONNECT_SECONDS, sock_read=SLOW_SECONDS)
+        silence = max(SLOW_SECONDS, limit or 0.0)
+        timeout = aiohttp.ClientTimeout(total=limit, sock_connect=CONNECT_SECONDS, sock_read=silence)
         session, url = await client(), self.url + PREFIX + path
         try:
             async with session.request(

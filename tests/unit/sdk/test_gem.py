@@ -1,12 +1,16 @@
 """`rock.make`: a gymnasium-like environment over the GEM routes."""
 
+import asyncio
+import os
+import signal
+
 import pytest
 from aiohttp import web
 
 import rock
 from rock import errors
 from rock.sdk.gem import PREFIX
-from tests.unit.sdk.fake_service import HANG_UP
+from tests.unit.sdk.fake_service import HANG_UP, started, success
 
 
 def test_an_episode(service, monkeypatch):
@@ -50,6 +54,46 @@ def test_a_call_is_sent_again_under_its_id(service):
     assert rock.make("x", base_url=service.url).sandbox_id == "s1"
     ids = [value for seen in service.seen for name, value in seen.headers.items() if name.lower() == "x-request-id"]
     assert len(ids) == 3 and len(set(ids)) == 1
+
+
+async def _late(seen):
+    await asyncio.sleep(0.6)
+    return {"sandbox_id": "too late"}
+
+
+def test_A18_a_call_may_take_longer_than_one_request(service, monkeypatch):
+    monkeypatch.setattr("rock.sdk.gem.ANSWER_SECONDS", 0.2)
+    service.on(f"{PREFIX}/make", _late, {"sandbox_id": "s1"})
+    assert rock.make("x", base_url=service.url, patience=0).sandbox_id == "s1"
+    ids = [value for seen in service.seen for name, value in seen.headers.items() if name.lower() == "x-request-id"]
+    assert len(ids) == 2 and len(set(ids)) == 1, "it attaches to the first"
+
+
+def test_a_service_that_never_answers_is_given_up(service, monkeypatch):
+    monkeypatch.setattr("rock.sdk.gem.ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr("rock.sdk.gem.LONGEST_SECONDS", 0.3)
+    service.on(f"{PREFIX}/make", _late)
+    with pytest.raises(errors.Unavailable, match="no answer in time"):
+        rock.make("x", base_url=service.url)
+
+
+def test_A09_an_interrupted_make_leaves_no_sandbox(service):
+    """Ctrl-C while the environment is made: its start is withdrawn, and what it brought up is stopped."""
+
+    async def interrupt(seen):
+        os.kill(os.getpid(), signal.SIGINT)
+        await asyncio.sleep(1)
+
+    service.on(f"{PREFIX}/make", interrupt)
+    service.on("/results/*", started("s1"))
+    service.on("/stop", success("ok"))
+    with pytest.raises(KeyboardInterrupt):
+        rock.make("x", base_url=service.url, api_key="k")
+    (made,) = service.requests(f"{PREFIX}/make")
+    (name,) = [value for header, value in made.headers.items() if header.lower() == "x-request-id"]
+    assert [seen.path for seen in service.seen[1:]] == [f"/results/{name}/cancel", f"/results/{name}", "/stop"]
+    assert service.seen[-1].body["sandbox_id"] == "s1"
+    assert {seen.headers["X-API-Key"] for seen in service.seen} == {"k"}
 
 
 def test_nobody_there(monkeypatch):

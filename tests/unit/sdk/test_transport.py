@@ -51,7 +51,7 @@ async def _again(response):
 
 
 @with_service
-async def test_an_unfinished_call_is_polled_until_its_end(fake, transport):
+async def test_A18_an_unfinished_call_is_polled_until_its_end(fake, transport):
     fake.on("/execute", unfinished("mine"))
     fake.on("/results/*", unfinished("mine"), HANG_UP, success({"exit_code": 3}))
     assert await transport.call("/execute", {"request_id": "mine"}) == {"exit_code": 3}
@@ -59,6 +59,20 @@ async def test_an_unfinished_call_is_polled_until_its_end(fake, transport):
     assert len(polls) == 3
     assert {poll.query["wait"] for poll in polls} == {"30"}
     assert len(fake.requests("/execute")) == 1
+
+
+def test_A18_the_clients_own_limit_is_above_the_services(monkeypatch):
+    """Of a call that is answered only when done: what was asked for, and a margin."""
+    monkeypatch.setattr("rock.sdk.transport.SLOW_SECONDS", 0.1)
+    monkeypatch.setattr("rock.sdk.transport.MARGIN_SECONDS", 5.0)
+
+    @with_service
+    async def body(fake, transport):
+        fake.on("/create_session", lambda _: _slowly(0.4, success("open")))
+        assert await transport.post("/create_session", {}, seconds=0.4) == "open"
+        assert len(fake.seen) == 1
+
+    body()
 
 
 @with_service
@@ -92,9 +106,9 @@ async def test_a_call_whose_waiter_is_cancelled_is_cancelled_at_the_service(fake
     assert len(fake.requests("/results/mine/cancel")) == 1
 
 
-async def _slowly():
-    await asyncio.sleep(1)
-    return unfinished("mine")
+async def _slowly(seconds=1.0, answer=None):
+    await asyncio.sleep(seconds)
+    return answer or unfinished("mine")
 
 
 def test_nobody_there():

@@ -24,7 +24,7 @@ from rock.actions import (
     parse,
 )
 from rock.sdk.sandbox.remote import Remote
-from rock.sdk.transport import CANCEL_SECONDS, is_unfinished, new_request_id
+from rock.sdk.transport import is_unfinished, new_request_id
 
 
 class LifecycleVerbs(Remote):
@@ -46,22 +46,8 @@ class LifecycleVerbs(Remote):
         try:
             self._placed(parse(StartResponse, await self.transport.call("/start", body)))
         except asyncio.CancelledError as cancelled:
-            await self._withdraw(request_id, cancelled)
+            await self.transport.withdraw(request_id, cancelled)
             raise
-
-    async def _withdraw(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
-        """Stop what a cancelled start or fork has brought up all the same; trouble is noted on the cancellation."""
-        try:
-            async with asyncio.timeout(CANCEL_SECONDS):
-                result = await self.transport.get(f"/results/{request_id}", {"wait": f"{CANCEL_SECONDS / 2:g}"})
-                made = result.get("sandboxes", [result]) if isinstance(result, dict) else []
-                for one in made:
-                    if "sandbox_id" in one:
-                        await self.transport.post("/stop", {"sandbox_id": one["sandbox_id"]})
-        except (errors.CallerFault, errors.CommandFault):
-            return  # the service knows no such start, or has cancelled it: nothing is left
-        except (errors.RockError, TimeoutError) as error:
-            cancelled.add_note(f"the cancelled call {request_id} may have left a sandbox: {error}")
 
     def _placed(self, response: StartResponse) -> None:
         """Take on what a start answered."""
@@ -98,7 +84,7 @@ class LifecycleVerbs(Remote):
         Raises:
             BadRequest, NotFound: it is running, or its container is gone.
         """
-        self._placed(await self.send(StartResponse, "/restart", SandboxRequest()))
+        self._placed(await self.send(StartResponse, "/restart", SandboxRequest(), self.config.startup_timeout))
 
     async def delete(self) -> None:
         """Delete a stopped sandbox for good; an unknown one counts as deleted.
@@ -129,7 +115,7 @@ class LifecycleVerbs(Remote):
         try:
             made = parse(ForkResponse, await self.transport.call(path, dump(request)))
         except asyncio.CancelledError as cancelled:
-            await self._withdraw(request_id, cancelled)
+            await self.transport.withdraw(request_id, cancelled)
             raise
         return [self._forked(response) for response in made.sandboxes]
 

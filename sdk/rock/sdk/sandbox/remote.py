@@ -64,17 +64,18 @@ class Remote:
             raise errors.NotRunning("this Sandbox has no sandbox yet: call start() or attach() first")
         return self._sandbox_id
 
-    async def send(self, answer: type[T], path: str, request: Any) -> T:
+    async def send(self, answer: type[T], path: str, request: Any, seconds: float | None = None) -> T:
         """Send a request that is answered when done.
 
         Params:
             answer: the response's class.
             path: below the sandbox prefix.
             request: a wire dataclass with a sandbox_id, which is filled in here.
+            seconds: that the service may take, as for `Transport.post`.
         Raises:
             RockError: the service's error.
         """
-        return parse(answer, await self.transport.post(path, self._body(request)))
+        return parse(answer, await self.transport.post(path, self._body(request), seconds))
 
     async def call(self, answer: type[T], path: str, request: Any) -> T:
         """Send a request that may take long and wait for its end; otherwise as `send`."""

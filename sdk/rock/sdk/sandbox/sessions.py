@@ -47,7 +47,8 @@ class SessionVerbs(Remote):
         Raises:
             AlreadyExists: a session of that name lives.
         """
-        return await self.send(CreateBashSessionResponse, "/create_session", create_session_request)
+        limit = create_session_request.startup_timeout
+        return await self.send(CreateBashSessionResponse, "/create_session", create_session_request, limit)
 
     async def close_session(self, request: CloseBashSessionRequest) -> CloseBashSessionResponse:
         """End a session and what runs in its foreground.
