@@ -36,6 +36,10 @@ class Keys:
         if not _PREFIX.fullmatch(self.prefix):
             raise ValueError(f"redis.prefix: letters, digits and _.:- only, got {self.prefix!r}")
 
+    def service(self) -> str:
+        """String, the id that tells this service from others on the same engines (service_id). Made by the first node; stays."""
+        return f"{self.prefix}service"
+
     def sandbox(self, sandbox_id: str) -> str:
         """Hash, the record of a sandbox (records.SandboxRecord). Written by SandboxStore; expires after its end."""
         return f"{self.prefix}sandbox:{sandbox_id}"

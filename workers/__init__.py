@@ -19,6 +19,7 @@ from app.database import connect
 from app.keys import Keys
 from app.node_store import NodeStore
 from app.nodes import Nodes
+from app.service_id import service_id
 from app.stores import make_stores
 from app.sweep import Sweep
 from app.tally import Tally
@@ -142,7 +143,7 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
         session, lifecycle: which sides of the node it is.
         celery: register the tasks there (tests); None makes the application.
     Raises:
-        Unavailable: the configured engine does not answer.
+        Unavailable: the configured engine, or Redis, does not answer.
     """
     keys = Keys(config.redis.prefix)
     redis = connect(config.redis.url)
@@ -151,7 +152,7 @@ def create_worker(config: Config, *, session: bool, lifecycle: bool, celery: Cel
     nodes, stores = Nodes(celery), make_stores(config, redis, celery, tally)
     clock, data_dir = stores.results.clock, Path(config.server.data_dir).expanduser()
     choice = DeploymentManager(
-        cluster=config.redis.prefix.strip(":") or "rock", node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
+        cluster=service_id(redis, keys, config.redis.url, data_dir), node=config.node.id, boot_argv=BOOT_ARGV, data_dir=data_dir, environ=with_prefix(""),
         docker_host=config.runtime.docker_host, certificates=_folder(config.runtime.docker_cert_path),
         image_cache_dir=_folder(config.runtime.image_cache_dir),
     ).select(config.runtime.type)  # fmt: skip

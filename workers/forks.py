@@ -43,7 +43,8 @@ class Forks:
     ) -> None:
         self._node, self._limit, self._stores = config.node.id, config.runtime.start_timeout_seconds, stores
         self._deployment, self._turns, self._reaper = deployment, turns, reaper
-        self._repository = own_repository("fork", config.redis.prefix, config.node.id)
+        # Not by the prefix: several services may share an engine, and have the same.
+        self._repository = own_repository("fork", deployment.mark, config.node.id)
         # Image -> when its removal is tried next (epoch seconds), and how long the pause before that was.
         self._images: dict[str, tuple[float, float]] = {}
         self._looked = False

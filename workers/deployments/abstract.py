@@ -205,6 +205,8 @@ class AbstractDeployment(Protocol):
     name: str
     isolation: bool
     description: str
+    mark: str
+    """Letters and digits that tell this node of this service from all others that use the same engine."""
 
     @property
     def images(self) -> NodeImages:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import re
 import resource
 from collections.abc import Iterable, Mapping
@@ -118,6 +119,11 @@ def environment(spec: ContainerSpec, image_env: Iterable[str]) -> dict[str, str]
     if not known & {"LANG", "LC_ALL"}:
         defaults["LANG"] = "C.UTF-8"
     return {**defaults, **env}
+
+
+def mark_of(cluster: str, node: str) -> str:
+    """Return a deployment's `mark`: a short digest of the service's id and the node's."""
+    return hashlib.sha256(f"{cluster}\0{node}".encode()).hexdigest()[:8]
 
 
 def hostname(sandbox_id: str) -> str:

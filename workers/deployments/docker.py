@@ -7,7 +7,6 @@ up: a start is create + start, a removal is one forced remove.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import secrets
 import socket
 import time
@@ -21,12 +20,12 @@ from app.references import split_reference
 from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
 from workers.deployments import cgroups, podman, snapshot, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
-from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body
+from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body, mark_of
 from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import event_of, layer_bytes, measure, state_of, usage_between
 from workers.deployments.exec_stream import EngineExec, check_argv
-from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, not_started
+from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, not_started, wrong_architecture
 from workers.images import Images
 
 _SAMPLE_GAP = 0.1
@@ -66,7 +65,7 @@ class DockerDeployment:
         self._is_podman = version.startswith("Podman")
         self._engine, self.images = engine, images
         self._labels = {LABEL_CLUSTER: cluster, LABEL_NODE: node}
-        self._mark = hashlib.sha256(f"{cluster}\0{node}".encode()).hexdigest()[:8]
+        self.mark = mark_of(cluster, node)
         self._ulimits = ulimits
         self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
         self._disk_limits = True  # until the engine says otherwise
@@ -92,14 +91,15 @@ class DockerDeployment:
         Errors: BadRequest, ImageNotFound, StartFailed; AlreadyExists when that sandbox ran before and ended.
         """
         name = self._name(spec.sandbox_id)
-        doing = Doing(f"start sandbox {spec.sandbox_id}", spec.image)
+        wanted, node = self.images.facts(spec.image).architecture, self.images.node_architecture
+        doing = Doing(f"start sandbox {spec.sandbox_id}", spec.image, built_for=wanted, node_has=node)
         try:
             notes = self._create(spec, doing)
         except NameTaken:
             return self._start_again(spec, doing)
         try:
             self._engine.start(name, doing)
-            self._check_architecture(spec)
+            self._check_architecture(spec, doing)
             state = ContainerState(exists=True, running=True)
             if spec.options.ports:  # only the engine knows which host ports it chose
                 state = self.inspect(spec.sandbox_id)
@@ -212,7 +212,7 @@ class DockerDeployment:
         self._engine.close()
 
     def _name(self, sandbox_id: str) -> str:
-        return f"rock-{self._mark}-{check_name(sandbox_id, 'sandbox_id')}"
+        return f"rock-{self.mark}-{check_name(sandbox_id, 'sandbox_id')}"
 
     def _attach(self, name: str, sandbox_id: str, doing: Doing) -> wire.AttachedStream:
         reader = self._engine.attach(name, doing, stdin=not self._is_podman)
@@ -254,15 +254,12 @@ class DockerDeployment:
         self._engine.start(self._name(spec.sandbox_id), doing)
         return self.inspect(spec.sandbox_id)
 
-    def _check_architecture(self, spec: ContainerSpec) -> None:
+    def _check_architecture(self, spec: ContainerSpec, doing: Doing) -> None:
         """An image for another processor starts, and dies at once, unless the node emulates it: then look, else do not."""
-        image, node = self.images.facts(spec.image).architecture, self.images.node_architecture
-        if image in ("", node):
+        if doing.built_for in ("", doing.node_has):
             return
         if _wait_until(lambda: not self.inspect(spec.sandbox_id).running, 1.0):
-            raise StartFailed(
-                f"image {spec.image} is for {image}, this node is {node}, and it does not emulate {image}"
-            )
+            raise wrong_architecture("its main process ended at once", doing)
 
     def _measure(self, sandbox_id: str, facts: Mapping[str, Any]) -> dict[str, float]:
         counters = None

@@ -33,12 +33,15 @@ class NoDiskLimit(Internal):
 
 @dataclass(frozen=True)
 class Doing:
-    """What was asked of the engine, for messages: `what` ("start sandbox x"), the `image` in hand if any."""
+    """What was asked of the engine, for messages: `what` ("start sandbox x"), the `image` in hand if any, and the
+    processors that it is for and that the node has (`arm64`; "": not known)."""
 
     what: str
     image: str = ""
     pulling: bool = False
     pushing: bool = False
+    built_for: str = ""
+    node_has: str = ""
 
 
 def _no_bash(text: str, doing: Doing) -> RockError:
@@ -69,8 +72,13 @@ def _bad_image(text: str, doing: Doing) -> RockError:
     return BadRequest(f"image {doing.image!r} is not an image reference: {text}", field="image")
 
 
-def _architecture(text: str, doing: Doing) -> RockError:
-    return StartFailed(f"image {doing.image} is built for another architecture than this node: {text}")
+def wrong_architecture(text: str, doing: Doing) -> RockError:
+    """Return the error for an image whose programs the node cannot run, from the engine's words."""
+    if doing.built_for in ("", doing.node_has):
+        return StartFailed(f"image {doing.image} is built for another architecture than this node: {text}")
+    return StartFailed(
+        f"image {doing.image} is for {doing.built_for}, this node is {doing.node_has}, and it does not emulate {doing.built_for}"
+    )
 
 
 def _field(name: str) -> Callable[[str, Doing], RockError]:
@@ -114,7 +122,7 @@ _TABLE: tuple[tuple[str, Callable[[str, Doing], RockError]], ...] = (
     (r"no space left on device|disk quota exceeded", _disk_full),
     (
         r"exec format error|does not match the (detected host|specified) platform|no matching manifest for",
-        _architecture,
+        wrong_architecture,
     ),
     (r"storage-opt|storage opt(ion)?s? .*(not supported|invalid)|quota .*not supported", _no_disk_limit),
     (r"name .* is already in use", _name_taken),

@@ -24,7 +24,7 @@ from app.keys import check_name
 from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone, StartFailed
 from workers.deployments import dialing, local_launch, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
-from workers.deployments.container_body import QUIET
+from workers.deployments.container_body import QUIET, mark_of
 from workers.deployments.exec_tunnel import closed
 from workers.deployments.local_copies import Copies, make_writable
 from workers.deployments.local_streams import FifoStream, ProcessExec
@@ -54,7 +54,7 @@ class LocalDeployment:
     ) -> None:
         self.images = Copies(data_dir / "copies")
         self._root = data_dir / "sandboxes"
-        self._owner = {"cluster": cluster, "node": node}
+        self._owner, self.mark = {"cluster": cluster, "node": node}, mark_of(cluster, node)
         self._boot_argv = list(boot_argv)
         self._env = {name: environ[name] for name in _PASSED_ON if name in environ}
 

@@ -27,6 +27,8 @@ GB = 1024**3
 class Engine:
     """Images by name, each with the sandboxes that use it."""
 
+    mark = "n1"
+
     def __init__(self):
         self.all: dict[str, set[str]] = {}
         self.commits, self.fault = [], None

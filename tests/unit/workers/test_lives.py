@@ -29,6 +29,8 @@ from workers.lifecycle import NodeLifecycle
 class Engine:
     """Containers by sandbox id: whether they run."""
 
+    mark = "n1"
+
     def __init__(self) -> None:
         self.all: dict[str, bool] = {}
         # Which images are being fetched, each time; it ends when `pulled` is set.

@@ -51,6 +51,8 @@ def test_a_call_that_meets_redis_away_stays_in_flight(config, error, failures):
     results = Results(Call("c" * 32, "r", "", Route.STATISTICS.value, "s1"))
 
     class Deployment:
+        mark = "n1"
+
         def statistics(self, sandbox_id):
             raise error
 
