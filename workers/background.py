@@ -52,6 +52,11 @@ class Background:
             raise
         self._let_go(call_id)
 
+    def holds(self, call_id: str) -> bool:
+        """Return whether a call is in hand: carried out, or waiting for that."""
+        with self._lock:
+            return call_id in self._in_hand
+
     def _put(self, call: Call) -> None:
         """Have a thread carry out a call. Errors: RuntimeError when the machine has no thread to give; then nobody has the call."""
         with self._lock:

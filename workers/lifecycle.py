@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 from app.blobs import BlobStore
-from app.broker import NodeTask
 from app.calls import Call, Route
 from app.config import Config
 from app.database import DatabaseAway
 from app.nodes import Nodes
-from app.records import Event, PhaseName, PhaseStatus, State
-from app.references import is_own
+from app.records import Event, State
 from app.starts import fail_start
 from app.stores import Stores
-from rock.actions import StartRequest, load
-from rock.errors import AlreadyExists, BadRequest, Internal, RockError, SandboxGone, StartTimeout, success
-from workers.agent import undo_start
+from rock.errors import BadRequest, Internal, RockError, success
 from workers.background import Background
 from workers.commits import Commits
-from workers.deployments import docker_args
-from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
+from workers.deployments.abstract import AbstractDeployment
 from workers.disk_guard import DiskGuard
 from workers.eviction import Eviction
 from workers.forks import Forks
@@ -31,13 +25,16 @@ from workers.gate import Gate
 from workers.image_calls import ImageCalls
 from workers.pool import Pool
 from workers.reaper import Reaper
-from workers.specs import spec_of
+from workers.starting import Starting
 from workers.transfers import Transfers
 from workers.turns import Turns
 
 log = logging.getLogger(__name__)
 
 MOVES = (Route.UPLOAD, Route.DOWNLOAD)
+
+MOVING = 64
+"""Large files that are on their way at the same time."""
 
 LEFT_BEHIND = 5.0
 """Seconds after which work in flight that nobody here does counts as lost on its way."""
@@ -50,22 +47,22 @@ class NodeLifecycle:
         self, config: Config, stores: Stores, blobs: BlobStore, nodes: Nodes, deployment: AbstractDeployment
     ) -> None:
         """`nodes`: the way to the session side."""
-        self._config, self._nodes, self.deployment = config, nodes, deployment
+        self._config, self.deployment = config, deployment
         self.results, self.sandboxes, self.node_store = stores.results, stores.sandboxes, stores.nodes
-        self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
         self.turns = Turns()
         self.gate = Gate(config, stores.gates, stores.sandboxes, deployment, stores.results.clock)
         self.reaper = Reaper(config, stores.sandboxes, deployment, self.turns, self.gate.hold)
         self.disk_guard = DiskGuard(config, stores.sandboxes, deployment, self.reaper)
         self._transfers = Transfers(stores.results, blobs, deployment)
+        # They go as fast as who is at the other end, who may have gone: the threads that stop sandboxes cannot wait for that.
+        self._moving = Background(stores.results, MOVING, lambda call: self._guarded(call, self._transfers.move))
         self.commits = Commits(config, stores.results, stores.sandboxes, stores.images, deployment, self.turns)
+        self._starting = Starting(config, stores, nodes, deployment, self.turns, self._guarded, self.commits.resolved)
         self._image_store, self._eviction = stores.images, Eviction(config, stores.images, deployment)
         self.forks = Forks(config, stores, deployment, self.turns, self.reaper)
         # What is done again: as many at the same time as before. Starts may take minutes, and the rest must not wait for them.
         starts, others = (Background(stores.results, config.celery.lifecycle_threads, self._again) for _ in range(2))
-        # Calls that bring up a container just now: the pool waits for them.
-        self._rising: set[str] = set()
-        self.pool = Pool(config, stores, starts.begin, self.reaper.put_down, lambda: bool(self._rising))
+        self.pool = Pool(config, stores, starts.begin, self.reaper.put_down, lambda: self._starting.is_busy)
         self.images = ImageCalls(stores.results, stores.images, deployment, self.pool.without)
         self._lost: dict[str, Callable[[str], None]] = {
             Route.START.value: starts.begin, Route.RESTART.value: starts.begin, Route.STOP.value: others.begin,
@@ -79,7 +76,11 @@ class NodeLifecycle:
 
     def start(self, call_id: str) -> None:
         """NodeTask.START: image, container; then the session side takes over."""
-        self._take(call_id, lambda call: (self._restart if call.route == Route.RESTART else self._start)(call))
+        starting = self._starting
+        if not starting.holds(call_id):
+            self._take(
+                call_id, lambda call: (starting.restart if call.route == Route.RESTART else starting.start)(call)
+            )
 
     def stop(self, call_id: str) -> None:
         """NodeTask.STOP: end the sandbox; its container is kept for a while, or removed. Answered when that is done."""
@@ -95,7 +96,7 @@ class NodeLifecycle:
 
     def transfer(self, call_id: str) -> None:
         """NodeTask.TRANSFER: stream a file into the sandbox, or out of it."""
-        self._take(call_id, self._transfers.move)
+        self._moving.begin(call_id)
 
     def statistics(self, call_id: str) -> None:
         """NodeTask.STATISTICS: what the sandbox uses."""
@@ -137,7 +138,7 @@ class NodeLifecycle:
 
     def _is_busy(self, call_id: str) -> bool:
         with self._lock:
-            return call_id in self._busy
+            return call_id in self._busy or self._starting.holds(call_id) or self._moving.holds(call_id)
 
     def _has_container(self, call: Call) -> bool:
         record = self.sandboxes.get(call.sandbox_id)
@@ -176,92 +177,6 @@ class NodeLifecycle:
         else:
             self.results.fail(call.call_id, error, self.results.clock())
 
-    def _start(self, call: Call) -> None:
-        if not self._still_pending(call):
-            raise _stopped_meanwhile(call)  # Whoever did so has answered, unless that one died in between.
-        request = load(StartRequest, call.body)
-        limit = request.startup_timeout or self._config.runtime.start_timeout_seconds
-        deadline = time.monotonic() + limit - (self.results.clock() - call.created)
-        self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "looking for the image")
-        request = self.commits.resolved(request, call.owner)
-        self._prepare(call, request, deadline)
-        self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.SUCCESS, "the image is here")
-        if time.monotonic() > deadline:
-            raise StartTimeout(
-                f"startup_timeout of {limit:g} s was over when the image was there", sandbox_id=call.sandbox_id
-            )
-        self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container")
-        self._bring_up(call, lambda: self._fresh(call, request))
-
-    def _restart(self, call: Call) -> None:
-        """Start a stopped container again. What ran in it, if anything still does, is of the life before."""
-        self._phase(call, PhaseName.DOCKER_RUN, PhaseStatus.RUNNING, "starting the container again")
-        record = self.sandboxes.get(call.sandbox_id)
-
-        def again() -> tuple[ContainerState, list[dict[str, object]]]:
-            self.deployment.stop(call.sandbox_id)
-            return self.deployment.restart(call.sandbox_id), record.container.get("mounts", []) if record else []
-
-        self._bring_up(call, again)
-
-    def _fresh(self, call: Call, request: StartRequest) -> tuple[ContainerState, list[dict[str, object]]]:
-        """Return a new container's state, and its mounts for people."""
-        spec = spec_of(self._config, self._policy, call.sandbox_id, request)
-        mounts = [
-            {"type": mount.kind, "source": mount.source, "target": mount.target, "read_only": mount.read_only}
-            for mount in spec.options.mounts
-        ]
-        try:
-            return self.deployment.start(spec), mounts
-        except AlreadyExists:
-            # Left by an earlier life of this id, or by an attempt that died half-way.
-            self.deployment.remove(call.sandbox_id)
-            return self.deployment.start(spec), mounts
-
-    def _bring_up(self, call: Call, make: Callable[[], tuple[ContainerState, list[dict[str, object]]]]) -> None:
-        """Have the container run, and hand over to the session side; undo it if that is not wanted any more."""
-        with self.turns.of(call.sandbox_id):
-            if not self._still_pending(call):
-                raise _stopped_meanwhile(call)
-            self._rising.add(call.call_id)
-            try:
-                state, mounts = make()
-                container = {"start": call.call_id, "deployment": self.deployment.name, "notes": list(state.notes)}
-                kept = self._still_pending(call) and self.sandboxes.set_container(
-                    call.sandbox_id, container={**container, "mounts": mounts},
-                    port_mapping={str(inside): outside for inside, outside in state.port_mapping.items()},
-                    only_start=call.call_id,
-                )  # fmt: skip
-                if not kept:
-                    raise _stopped_meanwhile(call)
-            except DatabaseAway:
-                raise  # Nobody knows whether the record has it: whoever takes the start up again finds it there.
-            except BaseException:
-                undo_start(self.deployment, call)
-                raise
-            finally:
-                self._rising.discard(call.call_id)
-        self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
-
-    def _still_pending(self, call: Call) -> bool:
-        record = self.sandboxes.get(call.sandbox_id)
-        return record is not None and record.start_call == call.call_id and record.state is State.PENDING
-
-    def _prepare(self, call: Call, request: StartRequest, deadline: float) -> None:
-        login = None
-        if request.registry_username and request.registry_password:
-            login = Credentials(request.registry_username, request.registry_password)
-        self.deployment.prepare_image(
-            request.image, pull=Pull(request.pull), credentials=login, deadline=deadline,
-            progress=lambda text: self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, text),
-        )  # fmt: skip
-        if self.deployment.isolation and not is_own(request.image):  # the others have no images
-            self.node_store.add_image(self._config.node.id, request.image)
-            self._image_store.note_use(self._config.node.id, request.image, self.results.clock())
-
-    def _phase(self, call: Call, phase: PhaseName, status: PhaseStatus, message: str) -> None:
-        self.sandboxes.set_phase(call.sandbox_id, phase, status, message, self.results.clock(), call.call_id)
-
     def _stop(self, call: Call) -> None:
         # Done again after a crash, it may come when the sandbox has been started again already.
         life, now = call.life, self.results.clock()
@@ -293,7 +208,3 @@ class NodeLifecycle:
         usage = self.deployment.statistics(call.sandbox_id)
         result = {"cpu": usage.cpu, "mem": usage.mem, "disk": usage.disk, "net": usage.net}
         self.results.complete(call.call_id, success(result), self.results.clock())
-
-
-def _stopped_meanwhile(call: Call) -> SandboxGone:
-    return SandboxGone(f"Sandbox {call.sandbox_id} was stopped while it was starting", sandbox_id=call.sandbox_id)

@@ -20,9 +20,10 @@ from app.results import ResultStore
 from app.stock import Stock
 from app.store import SandboxStore
 from app.stores import Stores
-from rock.errors import StartFailed, success
+from rock.errors import ImageNotFound, StartFailed, success
 from tests.wire import until
 from workers.agent import NodeAgent
+from workers.deployments.abstract import Pull
 from workers.lifecycle import NodeLifecycle
 
 
@@ -37,7 +38,11 @@ class Engine:
         self.pulls: list[str] = []
         self.pulled = threading.Event()
 
-    def prepare_image(self, image, **options):
+    isolation = False
+
+    def prepare_image(self, image, pull, **options):
+        if pull is Pull.NEVER:
+            raise ImageNotFound(image)
         self.pulls.append(image)
         assert self.pulled.wait(20)
         raise StartFailed("no such image")
@@ -195,3 +200,19 @@ def test_starts_are_done_again_beside_each_other_and_keep_nothing_else_waiting(w
     until(lambda: all(world.stores.results.load(start.call_id).done for start in starts), 20, "the ends of the starts")
     assert sorted(world.engine.pulls) == ["slow:b", "slow:c", "slow:d"]
     assert [world.state(name) for name in "abcd"] == [State.STOPPED] * 4
+
+
+def test_C07_starts_that_wait_for_their_images_hold_no_thread_of_those_that_stop(world):
+    """As many slow pulls as there may be: whoever brought the starts is free at once, and a message that comes again does nothing."""
+    starts = [world.start(f"s{number}", running=False, image=f"slow:{number}") for number in range(30)]
+    for start in starts:
+        world.lifecycle.start(start.call_id)
+        world.lifecycle.start(start.call_id)
+    until(lambda: len(world.engine.pulls) == 30, 20, "the pulls")
+    assert world.lifecycle.recover(time.time(), all=True) == 0, "they are in hand"
+    world.start("a")
+    world.lifecycle.stop(world.stop("a").call_id)
+    assert world.state("a") is State.STOPPED
+    world.engine.pulled.set()
+    until(lambda: all(world.stores.results.load(start.call_id).done for start in starts), 20, "the ends of the starts")
+    assert len(world.engine.pulls) == 30
