@@ -54,7 +54,7 @@ def own_repository(kind: str, prefix: str, node: str) -> str:
 
     Params:
         kind: `commit` or `fork`.
-        prefix: of the service's keys in Redis.
+        prefix: tells the service from others.
     """
     mark = hashlib.sha256(f"{prefix}\0{node}".encode()).hexdigest()[:12]
     return f"rock-{kind}-{mark}"
