@@ -113,6 +113,9 @@ class Node:
     """How often the node looks for expired sandboxes, and repairs what a lost event left."""
     allowed_mounts: tuple[str, ...] = ()
     """Host folders that `docker_args` may mount from; none by default."""
+    seccomp_profiles: tuple[str, ...] = ()
+    """Profiles that `docker_args` may choose by `--security-opt seccomp=`: paths of JSON files on the node, or `unconfined`; none by
+    default."""
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,9 @@ class Runtime:
     """Of a start that names none."""
     memory: int = field(default=8 * GB, metadata={"size": True})
     """Of a start that names none."""
+    tell_cpus: bool = True
+    """Tell programs by variables (OMP_NUM_THREADS and the like) how many CPUs a sandbox may use, unless its start or image sets them: they
+    see all CPUs of the machine."""
     pids_limit: int = field(default=4096, metadata={"least": 16})
     """Processes and threads in one sandbox."""
     tmpfs_size: int = field(default=256 * MB, metadata={"size": True})

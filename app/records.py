@@ -103,7 +103,7 @@ class SandboxRecord:
     host_ip: str = ""
     runtime: str = ""
     port_mapping: dict[str, int] = field(default_factory=dict)
-    # What the node keeps of its container (id, …); never shown.
+    # What the node keeps of its container: its start, mounts, and notes on what is not enforced.
     container: dict[str, Any] = field(default_factory=dict)
     # The last commit (`Commit`), {} before the first.
     commit: dict[str, Any] = field(default_factory=dict)

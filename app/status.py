@@ -20,7 +20,8 @@ def is_visible(record: SandboxRecord, include_all_states: bool, now: float) -> b
 def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> dict[str, Any]:
     """Return the StatusResponse of a record as an object of the wire.
 
-    Beyond the contract it tells `runtime`, `isolated` (false for the local deployment) and a `message`.
+    Beyond the contract it tells `runtime`, `isolated` (false for the local deployment), `notes` (what was asked for and is not
+    enforced as asked) and a `message`.
     """
     running = record.state is State.RUNNING
     known: dict[str, Any] = {name: record.spec.get(name) for name in _FROM_SPEC}
@@ -36,6 +37,7 @@ def to_status(record: SandboxRecord, node_alive: bool, zone: tzinfo = UTC) -> di
     shown = dump(response)
     shown["state_history"] = [{**entry, "timestamp": iso(float(entry["timestamp"]), zone)} for entry in record.history]
     shown["runtime"], shown["isolated"] = record.runtime or None, record.runtime != "local"
+    shown["notes"] = record.container.get("notes", [])
     shown["message"] = message(record, node_alive)
     return shown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from app.broker import NodeTask
 from app.calls import Call
@@ -18,9 +19,9 @@ from rock.actions import StartRequest, load
 from rock.errors import AlreadyExists, ImageNotFound, SandboxGone, StartTimeout
 from workers.agent import undo_start
 from workers.background import Background
-from workers.deployments import docker_args
 from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
-from workers.specs import spec_of
+from workers.deployments.faults import NO_DISK_LIMIT
+from workers.specs import policy_of, spec_of
 from workers.turns import Turns
 
 FETCHING = 128
@@ -45,7 +46,7 @@ class Starting:
         """
         self._config, self._nodes, self._deployment, self._turns = config, nodes, deployment, turns
         self._stores, self._clock, self._resolved = stores, stores.results.clock, resolved
-        self._policy = docker_args.Policy(allowed_mounts=config.node.allowed_mounts)
+        self._policy = policy_of(config)
         # Fetching takes minutes. The threads that bring starts also stop sandboxes, which cannot wait for that.
         self._fetching = Background(stores.results, FETCHING, lambda call: guarded(call, self._fetch_first))
         # An engine that makes many containers at once makes none of them quickly.
@@ -86,7 +87,9 @@ class Starting:
 
         def again() -> Made:
             self._deployment.stop(call.sandbox_id)
-            return self._deployment.restart(call.sandbox_id), record.container.get("mounts", []) if record else []
+            before = record.container if record else {}
+            state = self._deployment.restart(call.sandbox_id)
+            return replace(state, notes=tuple(before.get("notes", ()))), before.get("mounts", [])
 
         self._bring_up(call, again)
 
@@ -134,7 +137,7 @@ class Starting:
             self._rising.add(call.call_id)
             try:
                 state, mounts = make()
-                container = {"start": call.call_id, "deployment": self._deployment.name, "notes": list(state.notes)}
+                container = {"start": call.call_id, "deployment": self._deployment.name, "notes": self._notes(state)}
                 kept = self._still_pending(call) and self._stores.sandboxes.set_container(
                     call.sandbox_id, container={**container, "mounts": mounts},
                     port_mapping={str(inside): outside for inside, outside in state.port_mapping.items()},
@@ -150,6 +153,14 @@ class Starting:
             finally:
                 self._rising.discard(call.call_id)
         self._nodes.send(NodeTask.OPENED, call.call_id, self._config.node.id)
+
+    def _notes(self, state: ContainerState) -> list[str]:
+        """Return what is not as it was asked for, and what is done about that instead."""
+        often = self._config.runtime.disk_check_seconds
+        measured = (
+            f": the node measures the files every {often:g} s, and stops what is above its limit" if often else ""
+        )
+        return [note + measured if note == NO_DISK_LIMIT else note for note in state.notes]
 
     def _still_pending(self, call: Call) -> bool:
         record = self._stores.sandboxes.get(call.sandbox_id)

@@ -1,6 +1,7 @@
 """One scenario for every kind of deployment: what the rest of a node relies on."""
 
 import hashlib
+import json
 import os
 import threading
 import time
@@ -10,9 +11,10 @@ import pytest
 
 from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone
 from tests.engine.conftest import Sandboxes
-from workers.deployments import processes
+from workers.deployments import docker_args, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState
-from workers.deployments.docker_args import EngineOptions
+from workers.deployments.docker_args import EngineOptions, Policy
+from workers.deployments.seccomp import read_profiles
 
 ZOMBIES = "n=0; for f in /proc/[0-9]*/stat; do read -r s <$f; s=${s##*) }; [[ $s == Z* ]] && n=$((n+1)); done 2>/dev/null; echo $n"
 
@@ -292,3 +294,23 @@ def test_a_commit_has_the_files_of_a_running_or_stopped_sandbox(sandboxes):
     assert len(made) == 2 and not any(deployment._engine.image(one) for one in made), (
         "a replaced image must not stay nameless"
     )
+
+
+def test_L24_a_node_allows_seccomp_profiles_by_name(sandboxes, tmp_path):
+    """Engines' own profiles refuse user namespaces, which browsers and bwrap need; here one refuses something else instead."""
+    if sandboxes.deployment.name not in ("docker", "podman"):
+        pytest.skip("no containers, or an engine that has no other profile than the machine's")
+    profile = tmp_path / "no-links.json"
+    refused = {"names": ["symlinkat", "symlink"], "action": "SCMP_ACT_ERRNO"}
+    profile.write_text(json.dumps({"defaultAction": "SCMP_ACT_ALLOW", "syscalls": [refused]}))
+    policy = Policy(seccomp=read_profiles(["unconfined", str(profile)]))
+    asked: dict[str, list[str]] = {name: ["--security-opt", f"seccomp={name}"] for name in policy.seccomp}
+    said = {}
+    for name, args in {"": [], **asked}.items():
+        hand = sandboxes.hand(sandboxes.start(options=docker_args.parse(args, policy)))
+        seccomp = hand.ask("grep ^Seccomp: /proc/self/status")[-2]
+        spaces = hand.ask("unshare -U true 2>/dev/null && echo yes").strip()
+        said[name] = (seccomp, spaces, hand.ask("ln -s x /link 2>/dev/null && echo yes").strip())
+    seccomp, _, links = said.pop("")
+    assert (seccomp, links) == ("2", "yes"), "whether the engine's own allows namespaces is the engine's matter"
+    assert said == {"unconfined": ("0", "yes", "yes"), str(profile): ("2", "yes", "")}

@@ -31,6 +31,22 @@ def test_files_that_outgrow_the_limit_end_the_sandbox_with_a_reason(engine_serve
     assert api.post("/delete", sandbox_id=box.id).ok
 
 
+def test_R10_a_disk_limit_starts_everywhere_and_status_tells_how_it_is_kept(engine_server):
+    api = Api(engine_server.url)
+    box = api.start(image=images.DEBIAN, disk="50g", auto_delete_seconds=60)
+    for _ in range(2):
+        status = api.get("/get_status", sandbox_id=box.id).result
+        if status["notes"]:  # the engine's storage decides
+            (note,) = status["notes"]
+            assert note.startswith("disk limit not enforced here") and "measures the files every 0.5 s" in note
+        box.stop()
+        assert box.post("/restart").ok
+    box.stop()
+    plain = api.start(image=images.DEBIAN, disk=None)
+    assert api.get("/get_status", sandbox_id=plain.id).result["notes"] == []
+    plain.stop()
+
+
 def test_what_a_container_has_written_is_measured(sandboxes):
     sandbox_id = sandboxes.start()
     before = sandboxes.deployment.disk_use(sandbox_id)
@@ -47,7 +63,16 @@ def test_what_a_container_has_written_is_measured(sandboxes):
         assert sandboxes.deployment.disk_use(sandbox_id) < 40 * MB, "a sparse file takes no room"
 
 
-def test_statistics_are_true_against_a_known_load(engine_server):
+@pytest.mark.parametrize(("fields", "cpus"), [({"cpus": 0.2}, "1"), ({"cpus": 0.2, "limit_cpus": 1.5}, "2")])
+def test_R12_programs_are_told_of_the_sandboxes_cpus_and_not_of_the_machines(engine_server, fields, cpus):
+    api = Api(engine_server.url)
+    box = api.start(image=images.PYTHON, memory="256m", env={"GOMAXPROCS": "7"}, **fields)
+    seen = box.execute("nproc; echo $OMP_NUM_THREADS $RAYON_NUM_THREADS $GOMAXPROCS", shell=True).result["stdout"]
+    assert seen == f"{cpus}\n{cpus} {cpus} 7\n"
+    box.stop()
+
+
+def test_R12_statistics_are_true_against_a_known_load(engine_server):
     """A busy loop takes all of its limit, however small; a tenth of the memory is a tenth; traffic is counted."""
     api = Api(engine_server.url)
     box = api.start(image=images.PYTHON, cpus=0.2, memory="256m")

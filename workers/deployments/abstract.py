@@ -54,6 +54,7 @@ class ContainerSpec:
         options: the parsed `docker_args`.
         runtime: the engine's runtime (`runsc`, `kata`), or None for its default.
         network: network the container joins, unless `options` name one (`bridge`, `none`).
+        threads: how many programs are told to use; None: they count the machine's CPUs.
         init: run the keeper under the engine's init; by default the keeper is PID 1 and reaps by itself.
         labels: further labels; ours win.
     """
@@ -69,6 +70,7 @@ class ContainerSpec:
     options: EngineOptions = field(default_factory=EngineOptions)
     runtime: str | None = None
     network: str = "bridge"
+    threads: int | None = None
     init: bool = False
     labels: dict[str, str] = field(default_factory=dict)
 
@@ -83,7 +85,7 @@ class ContainerState:
         ip: address on its network, "" without one.
         port_mapping: {container port: host port} of published ports.
         started_at: ISO 8601 with zone, "" before the first start.
-        notes: what was asked for and is not enforced here, for status ("disk limit: measured now and then: …").
+        notes: what was asked for and is not enforced here, for status.
     """
 
     exists: bool
@@ -205,8 +207,7 @@ class AbstractDeployment(Protocol):
     name: str
     isolation: bool
     description: str
-    mark: str
-    """Letters and digits that tell this node of this service from all others that use the same engine."""
+    mark: str  # tells this node of this service from all others that use the same engine
 
     @property
     def images(self) -> NodeImages:

@@ -32,8 +32,15 @@ OOM_SCORE = 500
 _NOFILE = 65536
 """Open files. Engines default to a million, and programs that close "all" descriptors then take seconds to start."""
 
+NO_NEW_PRIVILEGES = "no-new-privileges"
+
 QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "MANPAGER": "cat", "GIT_EDITOR": "true", "TERM": "dumb"}
 """Nobody sits at a terminal: pagers and editors would wait for a key for ever."""
+
+
+THREADS = ("OMP_NUM_THREADS", "GOMAXPROCS", "RAYON_NUM_THREADS", "PYTHON_CPU_COUNT")
+"""Variables by which OpenMP (so numpy and torch), `nproc`, Go, Rust and Python learn how many threads are of use. A kernel tells a
+sandbox of all CPUs of the machine, and a pool of 64 threads on the time of one CPU is slower than one of 1."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +78,16 @@ def _lower(one: int, other: int) -> int:
 
 
 def create_body(
-    spec: ContainerSpec, *, boot_argv: list[str], labels: Mapping[str, str], image_env: Iterable[str], ulimits: Ulimits
-) -> dict[str, Any]:
+    spec: ContainerSpec, *, boot_argv: list[str], labels: Mapping[str, str], image_env: Iterable[str], ulimits: Ulimits,
+    podman: bool = False,
+) -> dict[str, Any]:  # fmt: skip
     """Return the body of the engine's create call.
 
     Params:
         boot_argv: the container's main process, in place of the image's entrypoint and command.
         labels: what marks the container as ours.
         image_env: names of the variables that the image sets.
+        podman: the engine is Podman.
     """
     options = spec.options
     volumes: dict[str, dict[str, str]] = {mount.target: {} for mount in options.mounts if mount.kind == "volume"}
@@ -103,7 +112,7 @@ def create_body(
         "ExposedPorts": {f"{port.container}/{port.protocol}": {} for port in options.ports},
         **({"Hostname": hostname(spec.sandbox_id)} if options.network != "host" else {}),
         **({"WorkingDir": options.workdir} if options.workdir else {}),
-        "HostConfig": _host_config(spec, options, ulimits),
+        "HostConfig": _host_config(spec, options, ulimits, podman),
     }
 
 
@@ -115,7 +124,8 @@ def environment(spec: ContainerSpec, image_env: Iterable[str]) -> dict[str, str]
     """
     env = {**spec.env, **spec.options.env}
     known = {*image_env, *env}
-    defaults = {name: value for name, value in QUIET.items() if name not in known}
+    threads = dict.fromkeys(THREADS, str(spec.threads)) if spec.threads else {}
+    defaults = {name: value for name, value in {**QUIET, **threads}.items() if name not in known}
     if not known & {"LANG", "LC_ALL"}:
         defaults["LANG"] = "C.UTF-8"
     return {**defaults, **env}
@@ -131,7 +141,7 @@ def hostname(sandbox_id: str) -> str:
     return re.sub(r"[^A-Za-z0-9-]", "-", sandbox_id)[:12].strip("-") or "sandbox"
 
 
-def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits) -> dict[str, Any]:
+def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits, podman: bool) -> dict[str, Any]:
     config: dict[str, Any] = {
         # What the main process prints is the relay's protocol; a log of it would only fill the disk.
         "LogConfig": {"Type": "none", "Config": {}},
@@ -144,7 +154,7 @@ def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits) 
         "PidsLimit": spec.pids,
         "OomScoreAdj": OOM_SCORE,
         "Privileged": options.privileged,
-        "SecurityOpt": ["no-new-privileges"],
+        "SecurityOpt": [NO_NEW_PRIVILEGES],
         "CapDrop": ["ALL"],
         "CapAdd": sorted({*CAPABILITIES, *options.cap_add}),
         "Ulimits": _ulimits(options, ulimits),
@@ -167,7 +177,7 @@ def _host_config(spec: ContainerSpec, options: EngineOptions, ulimits: Ulimits) 
         ],
         "ExtraHosts": list(options.extra_hosts),
     }
-    config.update(_when_asked(spec, options))
+    config.update(_when_asked(spec, options, podman))
     return config
 
 
@@ -183,9 +193,12 @@ def _run_folders(spec: ContainerSpec) -> dict[str, str]:
     }
 
 
-def _when_asked(spec: ContainerSpec, options: EngineOptions) -> dict[str, Any]:
+def _when_asked(spec: ContainerSpec, options: EngineOptions, podman: bool) -> dict[str, Any]:
     """Return the parts that keep the engine's default unless somebody asked."""
     asked: dict[str, Any] = {}
+    if options.seccomp:
+        profile = options.seccomp.name if podman else options.seccomp.content
+        asked["SecurityOpt"] = [NO_NEW_PRIVILEGES, f"seccomp={profile}"]
     if spec.runtime:
         asked["Runtime"] = spec.runtime
     if spec.disk_bytes:

@@ -25,7 +25,7 @@ from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import event_of, layer_bytes, measure, state_of, usage_between
 from workers.deployments.exec_stream import EngineExec, check_argv
-from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, not_started, wrong_architecture
+from workers.deployments.faults import NO_DISK_LIMIT, Doing, NameTaken, NoDiskLimit, not_started, wrong_architecture
 from workers.images import Images
 
 _SAMPLE_GAP = 0.1
@@ -39,7 +39,6 @@ _KILLER = """for p in /proc/[0-9]*; do
   while IFS= read -r -d '' v; do [[ $v == "$1" ]] && kill -9 "${p#/proc/}"; done <"$p/environ"
 done 2>/dev/null; exit 0"""
 """Ends the processes whose environment has the entry $1; needs bash only."""
-_NO_DISK_LIMIT = "disk limit: measured now and then, since the engine's storage cannot limit a container's disk"
 
 
 class DockerDeployment:
@@ -231,8 +230,9 @@ class DockerDeployment:
         limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
         image = self.images.facts(spec.image)
         body = create_body(
-            limited, boot_argv=self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits
-        )
+            limited, boot_argv=self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits,
+            podman=self._is_podman,
+        )  # fmt: skip
         # By its id: since it was prepared, its name may have been lent to another (Images.push).
         body["Image"] = image.id
         try:
@@ -241,7 +241,7 @@ class DockerDeployment:
             # Asked once: the storage driver does not change while the engine lives.
             self._disk_limits = False
             return self._create(spec, doing)
-        return (_NO_DISK_LIMIT,) if spec.disk_bytes and not limited.disk_bytes else ()
+        return (NO_DISK_LIMIT,) if spec.disk_bytes and not limited.disk_bytes else ()
 
     def _start_again(self, spec: ContainerSpec, doing: Doing) -> ContainerState:
         """A container of this sandbox exists: an earlier attempt's, which a crash may have left created but not started."""

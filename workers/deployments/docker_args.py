@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os.path
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +17,8 @@ from app.sections import parse_size
 from rock.actions.requests import USER
 from rock.errors import BadRequest
 from workers.deployments.mounts import Mount, MountRules, parse_mount, parse_tmpfs, parse_volume
+from workers.deployments.ports import Port, parse_port
+from workers.deployments.seccomp import Profile, parse_security
 
 _SHORT = {"-v": "--volume", "-e": "--env", "-p": "--publish", "-u": "--user", "-w": "--workdir"}
 _SWITCHES = frozenset({"--privileged"})
@@ -34,6 +36,7 @@ class Policy:
         capabilities: what `--cap-add` may give. The default is what `docker run` gives and our hardening takes away.
         devices: host devices that `--device` may pass, exactly.
         gpus: allow `--gpus`.
+        seccomp: the profiles that `--security-opt seccomp=` may choose, by name.
         publish: allow `-p`; without an address in the flag, ports listen on `publish_address`.
         privileged, host_network, host_pid, host_ipc, engine_socket: what is refused unless a node says otherwise.
     """
@@ -43,6 +46,7 @@ class Policy:
     capabilities: frozenset[str] = frozenset({"AUDIT_WRITE", "MKNOD", "NET_RAW"})
     devices: tuple[str, ...] = ()
     gpus: bool = False
+    seccomp: Mapping[str, Profile] = field(default_factory=dict)
     publish: bool = True
     publish_address: str = "127.0.0.1"
     privileged: bool = False
@@ -50,16 +54,6 @@ class Policy:
     host_pid: bool = False
     host_ipc: bool = False
     engine_socket: bool = False
-
-
-@dataclass(frozen=True)
-class Port:
-    """A published port: `host` 0 lets the engine choose."""
-
-    container: int
-    host: int = 0
-    protocol: str = "tcp"
-    address: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,7 +68,7 @@ class Gpus:
 class EngineOptions:
     """What `docker_args` asked for, after the policy agreed. `ulimits` are {name: (soft, hard)}, `devices` are
     (host path, container path, permissions), `shm_size` is bytes; `user` is who the container runs as, the keeper
-    included (None: root, whose sessions may name another user)."""
+    included (None: root, whose sessions may name another user); `seccomp` None is the engine's own profile."""
 
     mounts: tuple[Mount, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -90,6 +84,7 @@ class EngineOptions:
     extra_hosts: tuple[str, ...] = ()
     devices: tuple[tuple[str, str, str], ...] = ()
     gpus: Gpus | None = None
+    seccomp: Profile | None = None
     ports: tuple[Port, ...] = ()
 
 
@@ -271,17 +266,11 @@ def _gpus(flag: str, value: str, policy: Policy) -> Gpus:
 def _port(flag: str, value: str, policy: Policy) -> Port:
     if not policy.publish:
         raise _refuse(flag, value, "publish")
-    match = re.fullmatch(r"(?:(?:(\[[^\]]+\]|[0-9.]+):)?(\d*):)?(\d+)(?:/(tcp|udp))?", value)
-    if not match:
-        raise BadRequest(f"docker_args {flag} {value!r}: expected [[address:]host port:]container port[/udp]")
-    port = Port(int(match[3]), int(match[2] or 0), match[4] or "tcp", (match[1] or policy.publish_address).strip("[]"))
-    try:
-        ipaddress.ip_address(port.address)
-    except ValueError as error:
-        raise BadRequest(f"docker_args {flag} {value!r}: {error}") from error
-    if not 1 <= port.container <= 65535 or port.host > 65535:
-        raise BadRequest(f"docker_args {flag} {value!r}: ports are 1 to 65535")
-    return port
+    return parse_port(flag, value, policy.publish_address)
+
+
+def _security(flag: str, value: str, policy: Policy) -> Profile:
+    return parse_security(flag, value, policy.seccomp)
 
 
 _FIELDS = {
@@ -289,6 +278,7 @@ _FIELDS = {
     "--pid": "pid_mode", "--ipc": "ipc_mode", "--shm-size": "shm_size", "--ulimit": "ulimits", "--cap-add": "cap_add",
     "--privileged": "privileged", "--user": "user", "--workdir": "workdir", "--add-host": "extra_hosts",
     "--device": "devices", "--gpus": "gpus", "--publish": "ports",
+    "--security-opt": "seccomp",
 }  # fmt: skip
 """Every known flag, and the option that it sets."""
 
@@ -296,4 +286,5 @@ _READERS: dict[str, Callable[[str, str, Policy], Any]] = {
     "--env": _env, "--network": _network, "--net": _network, "--pid": _pid, "--ipc": _ipc, "--shm-size": _shm,
     "--ulimit": _ulimit, "--cap-add": _capability, "--privileged": _privileged, "--user": _user, "--workdir": _workdir,
     "--add-host": _host, "--device": _device, "--gpus": _gpus, "--publish": _port,
+    "--security-opt": _security,
 }  # fmt: skip

@@ -31,6 +31,10 @@ class NoDiskLimit(Internal):
     """The engine's storage cannot limit a container's disk."""
 
 
+NO_DISK_LIMIT = "disk limit not enforced here by the engine's storage"
+"""The note on a sandbox that was started without the limit that it asked for."""
+
+
 @dataclass(frozen=True)
 class Doing:
     """What was asked of the engine, for messages: `what` ("start sandbox x"), the `image` in hand if any, and the

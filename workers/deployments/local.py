@@ -31,7 +31,7 @@ from workers.deployments.local_streams import FifoStream, ProcessExec
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_NOTE = "local deployment: no isolation; cpu, memory, disk and pids limits are not enforced"
+_NOTE = "limits of cpu, memory, disk and pids are not enforced here"
 _LOOK_EVERY = 0.25
 
 

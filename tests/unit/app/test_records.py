@@ -78,6 +78,12 @@ def test_status_tells_a_lost_node_and_missing_isolation():
     assert status.to_status(replace(RUNNING, runtime="local"), True)["isolated"] is False
 
 
+def test_R10_status_tells_what_is_not_enforced_as_it_was_asked():
+    assert status.to_status(RUNNING, True)["notes"] == []
+    noted = replace(RUNNING, container={**RUNNING.container, "notes": ["disk limit not enforced here"]})
+    assert status.to_status(noted, True)["notes"] == ["disk limit not enforced here"]
+
+
 def test_who_sees_ended_sandboxes():
     stopped = replace(RUNNING, state=State.STOPPED, stopped=2000.0, stop_event=Event.STOP.value)
     assert status.is_visible(stopped, True, 2001)

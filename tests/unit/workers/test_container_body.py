@@ -9,6 +9,7 @@ from workers.deployments.abstract import ContainerSpec
 from workers.deployments.container_body import Ulimits, create_body, environment, hostname
 from workers.deployments.docker_args import EngineOptions, Gpus, Port
 from workers.deployments.mounts import Mount
+from workers.deployments.seccomp import Profile
 
 LIMITS = Ulimits(nofile=1000, nproc=2000)
 
@@ -42,6 +43,17 @@ def test_a_sandbox_is_hardened_by_default():
     assert (host["Mounts"], host["PortBindings"], host["Devices"]) == ([], {}, [])
     assert {"PidMode", "IpcMode", "Runtime", "StorageOpt", "DeviceRequests"} & set(host) == set()
     assert {one["Name"]: one["Hard"] for one in host["Ulimits"]} == {"nofile": 1000, "nproc": 2000, "core": 0}
+
+
+def test_R12_programs_are_told_how_many_threads_are_of_use():
+    told = environment(spec(threads=2, env={"GOMAXPROCS": "9"}), ["RAYON_NUM_THREADS"])
+    assert (told["OMP_NUM_THREADS"], told["PYTHON_CPU_COUNT"], told["GOMAXPROCS"]) == ("2", "2", "9")
+    assert "RAYON_NUM_THREADS" not in told and "OMP_NUM_THREADS" not in environment(spec(), [])
+
+
+def test_L24_a_seccomp_profile_comes_beside_the_hardening():
+    host = body(options=EngineOptions(seccomp=Profile("/p.json", "{}")))["HostConfig"]
+    assert host["SecurityOpt"] == ["no-new-privileges", "seccomp={}"]
 
 
 def test_our_labels_win():

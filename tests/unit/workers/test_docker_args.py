@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rock.errors import BadRequest
 from workers.deployments.docker_args import EngineOptions, Gpus, Policy, Port, parse
 from workers.deployments.mounts import Mount
+from workers.deployments.seccomp import Profile, read_profiles
 
 LINKS = {"/data/escape": "/etc", "/var/run/docker.sock": "/run/docker.sock", "/srv/alias": "/data/real"}
 OPEN = Policy(
@@ -209,3 +210,36 @@ def test_no_source_gets_out_of_the_allowed_folders(path):
         return
     source = options.mounts[0].source
     assert source == "/data" or source.startswith("/data/")
+
+
+PROFILES = Policy(seccomp={name: Profile(name, "") for name in ("unconfined", "/etc/p.json")})
+
+
+@pytest.mark.parametrize("name", PROFILES.seccomp)
+def test_L24_a_seccomp_profile_that_is_allowed_is_chosen_by_its_name(name):
+    for args in (["--security-opt", f"seccomp={name}"], [f"--security-opt=seccomp={name}"]):
+        assert read(*args, policy=PROFILES) == EngineOptions(seccomp=PROFILES.seccomp[name])
+
+
+@pytest.mark.parametrize(
+    ("value", "policy", "says"),
+    [
+        ("seccomp=unconfined", Policy(), "node.seccomp_profiles: none"),
+        ("seccomp=/etc/other.json", PROFILES, "/etc/p.json"),
+        ("seccomp=/etc/../etc/p.json", PROFILES, "does not allow"),
+        ("apparmor=unconfined", PROFILES, "only seccomp=PROFILE"),
+        ("no-new-privileges=false", PROFILES, "only seccomp=PROFILE"),
+    ],
+)
+def test_L24_other_security_options_are_refused(value, policy, says):
+    with pytest.raises(BadRequest, match=says):
+        read("--security-opt", value, policy=policy)
+
+
+def test_a_seccomp_profile_of_the_configuration_must_be_one(tmp_path):
+    for content in (None, "no json", "[]", "{}"):
+        file = tmp_path / f"p{content}.json"
+        if content is not None:
+            file.write_text(content)
+        with pytest.raises(BadRequest, match="node.seccomp_profiles: .*json"):
+            read_profiles([str(file)])
