@@ -52,6 +52,8 @@ def start(port: int | None, host: str | None, role: str, detach: bool, env: str 
     config = configured(overrides)
     try:
         processes.check_listen(config)
+        if doubt := processes.open_redis(config):
+            click.echo(doubt, err=True)
         if detach:
             options = [("--port", port), ("--host", host), ("--role", role), ("--env", env)]
             arguments = [text for name, value in options if value is not None for text in (name, str(value))]
@@ -92,6 +94,24 @@ def stop(env: str | None, as_json: bool) -> None:
         click.echo(json.dumps({"stopped": there.url if there else None}))
         return
     click.echo(f"stopped the service at {there.url}" if there else f"nothing runs from {config.server.data_dir}")
+
+
+@admin.command()
+@env_option
+@json_option
+def reload(env: str | None, as_json: bool) -> None:
+    """Have the API and EnvHub read their configuration anew: keys in its file take effect at once."""
+    config = configured(_overrides(env=env))
+    try:
+        told = service.reload(config)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
+    if as_json:
+        click.echo(json.dumps({"reloaded": told}))
+    elif not told:
+        raise click.ClickException(f"nothing runs from {config.server.data_dir}")
+    else:
+        click.echo(f"reloaded: {', '.join(told)}")
 
 
 @admin.command()

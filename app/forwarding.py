@@ -61,10 +61,33 @@ class Target:
         if (parts.netloc and not here) or (not parts.netloc and not location.startswith("/")):
             return location
         inner = location if not parts.netloc else location.partition("//")[2][len(parts.netloc) :] or "/"
+        if self._is_outside(inner):
+            return location
         inner, mark, fragment = inner.partition("#")
         if self.suffix:
             inner += ("&" if "?" in inner else "?") + self.suffix
         return self.prefix + inner + mark + fragment
+
+    def cookie(self, text: str) -> str:
+        """Return a Set-Cookie header whose cookie comes back to the program, and to no other behind the same address.
+
+        Params:
+            text: as the program sent it; its `Path` is one of the program's own, its `Domain` where it believes to be.
+        """
+        parts = [part.strip() for part in text.split(";")]
+        kept = parts[:1]
+        for part in parts[1:]:
+            name, _, value = part.partition("=")
+            if name.lower() == "path" and value.startswith("/") and not self._is_outside(value):
+                # Without a slash at its end it holds for the prefix itself, too.
+                part = f"{name}={self.prefix}{value.rstrip('/')}"
+            if name.lower() != "domain" or value.lower().lstrip(".") not in ("localhost", "127.0.0.1"):
+                kept.append(part)
+        return "; ".join(kept)
+
+    def _is_outside(self, path: str) -> bool:
+        """Return whether a program that heeds X-Forwarded-Prefix has put it before its path already."""
+        return path == self.prefix or path.startswith((f"{self.prefix}/", f"{self.prefix}?", f"{self.prefix}#"))
 
 
 def find_target(uri: str, base: str, header: str | None) -> Target:
@@ -131,8 +154,13 @@ def answer_headers(sent: Iterable[tuple[str, str]], target: Target, host: str) -
     """Return the headers that a caller gets of those of a program's answer."""
     fields = list(sent)
     dropped = _NOT_RETURNED | _named_by_connection(fields)
+    changed: dict[str, Callable[[str], str]] = {
+        "location": lambda value: target.outside(value, host),
+        "content-location": lambda value: target.outside(value, host),
+        "set-cookie": target.cookie,
+    }
     return [
-        (name, target.outside(value, host) if name.lower() == "location" else value)
+        (name, changed[name.lower()](value) if name.lower() in changed else value)
         for name, value in fields
         if name.lower() not in dropped
     ]

@@ -74,6 +74,17 @@ def check_listen(config: Config) -> None:
             )
 
 
+def open_redis(config: Config) -> str:
+    """Return a warning if the configured Redis lets in whoever reaches it, else "": such a one can run commands in every sandbox."""
+    parts = urlsplit(config.redis.url)
+    if parts.scheme == "unix" or parts.password or parts.hostname in LOOPBACK:
+        return ""
+    return (
+        f"warning: Redis at {parts.hostname} is used without a password: whoever reaches it can run commands in every sandbox. "
+        "Give it one (redis://:<password>@…), or keep it in a network of its own"
+    )
+
+
 def _redis(config: Config) -> Process:
     """The embedded Valkey server: loopback only, append-only file on, memory never evicted."""
     folder = Path(config.server.data_dir) / "redis"

@@ -131,15 +131,15 @@ def take(data_dir: str) -> int:
 def end(processes: tuple[Pid, ...], seconds: float) -> None:
     """End these processes: SIGTERM, then SIGKILL for those that live on after `seconds`. Others are never touched."""
     for process in processes:
-        _send(process, signal.SIGTERM)
+        tell(process, signal.SIGTERM)
     deadline = time.monotonic() + seconds
     for process in processes:
         if not wait_gone(process, max(0.0, deadline - time.monotonic())):
-            _send(process, signal.SIGKILL)
+            tell(process, signal.SIGKILL)
             wait_gone(process, 5.0)
 
 
-def _send(process: Pid, number: signal.Signals) -> None:
+def tell(process: Pid, number: signal.Signals) -> None:
     """Send a signal if the process is still the one we mean."""
     if process.is_alive():
         with contextlib.suppress(ProcessLookupError):  # It ended between the two lines, which is what we want.

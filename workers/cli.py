@@ -35,6 +35,8 @@ def start(node_id: str | None, labels: tuple[str, ...], runtime: str | None, env
     config = configured(overrides)
     if config.redis.embedded:
         raise click.ClickException("set ROCK_REDIS_URL to the Redis of the service that this node is to join")
+    if doubt := processes.open_redis(config):
+        click.echo(doubt, err=True)
     log.set_up(config, "node")
     folder = f"{config.server.data_dir}/node-{config.node.id}"
     try:

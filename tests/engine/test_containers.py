@@ -23,7 +23,7 @@ def container(engine: docker.DockerClient, sandbox_id: str) -> dict:
     return found.attrs
 
 
-def test_a_sandbox_is_hardened_as_the_engine_sees_it(containers, engine):
+def test_X02_a_sandbox_is_hardened_as_the_engine_sees_it(containers, engine):
     host = container(engine, containers.start())["HostConfig"]
     assert not host["Privileged"]
     assert (host["Memory"], host["MemorySwap"]) == (256 << 20, 256 << 20)
@@ -35,7 +35,7 @@ def test_a_sandbox_is_hardened_as_the_engine_sees_it(containers, engine):
     assert host["Binds"] is None
 
 
-def test_a_sandbox_is_hardened_as_it_sees_itself(containers):
+def test_X02_a_sandbox_is_hardened_as_it_sees_itself(containers):
     hand = containers.hand(containers.start())
     status = dict(
         line.split(":\t")

@@ -2,6 +2,7 @@
 
 import contextlib
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -151,7 +152,7 @@ def test_a_push_to_nowhere_fails(api, absent):
     box.stop()
 
 
-def test_L01_a_private_image_needs_its_login(api, private, absent, engine, engine_server):
+def test_L01_X06_a_private_image_needs_its_login(api, host, private, absent, engine, engine_server):
     absent(private)
     for login in ({}, {**LOGIN, "registry_password": "wrong-pass-word"}):
         reply = start(api, private, sandbox_id="locked-out", **login)
@@ -163,6 +164,9 @@ def test_L01_a_private_image_needs_its_login(api, private, absent, engine, engin
     status = api.get("/get_status", sandbox_id=box.id)
     assert registry.PASSWORD not in str(status.body)
     box.stop()
+    start(api, private, pull="always").failed(5000, private, kind="image_access")
+    kept = Path("~/.docker/config.json").expanduser()
+    assert not kept.exists() or host not in kept.read_text(), "the login is for that one pull"
     for word in (registry.PASSWORD, "wrong-pass-word"):
         assert word not in (engine_server.data_dir / "logs" / "service.log").read_text(errors="replace")
 

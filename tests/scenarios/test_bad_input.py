@@ -6,7 +6,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from app.calls import call_id
 from tests.wire import PREFIX, send, until
+from workers.protocol import session_key
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +281,22 @@ def test_a_body_that_is_cut_off_harms_nobody(shell, api):
     with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
         connection.sendall(b"POST %s/execute HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{" % PREFIX.encode())
     until(lambda: shell.output("echo on") == "on")
+
+
+def test_X12_a_forged_event_never_reaches_another_sandbox(own, shell):
+    """Root in a sandbox can say anything on its keeper's stream, even another sandbox's call id: it is of its own sandbox only."""
+    hostile, request = own.open(), f"r-{shell.session}"
+    folder = shell.output("pwd")
+    begun = shell.run("until [[ -e gate ]]; do sleep 0.05; done; echo true; (exit 7)", request_id=request, wait=0)
+    assert begun.ok
+    call = call_id("", request)[:10]
+    forged = f"data {call} 1 0 5 5\\nfalse\\ndone {call} 0 done -\\nended {session_key(shell.session)} 0\\n"
+    hostile.run(f"for i in 1 2 3; do printf '{forged}' >/proc/$PPID/fd/1; done", check="ignore", timeout=20)
+    assert hostile.output("echo itself", timeout=20) == "itself", "what it said has been read"
+    assert shell.api.get(f"/results/{request}", wait=0).result["state"] == "running"
+    assert shell.write(f"{folder}/gate", "").ok
+    result = shell.api.get(f"/results/{request}", wait=30).result
+    assert (result["output"], result["exit_code"], result["failure_reason"]) == ("true", 7, "")
 
 
 def test_what_a_sandbox_writes_into_its_keepers_stream_holds_nobody_up(own, shell):

@@ -162,7 +162,7 @@ def test_the_session_cannot_reach_what_is_the_keepers(nobody, box):
     root.close()
 
 
-def test_a_forged_report_reaches_no_other_session(nobody, box):
+def test_X12_a_forged_report_reaches_no_other_session(nobody, box):
     root = box.open()
     request = {"request_id": f"r-{random.random()}", "wait": 0}
     assert root.run("sleep 2; echo true", **request).ok
@@ -176,6 +176,18 @@ def test_a_forged_report_reaches_no_other_session(nobody, box):
     answer = until(lambda: _done(box, request["request_id"]), 10, "the answer")
     assert answer["output"] == "true" and answer["exit_code"] == 0
     root.close()
+
+
+def test_X12_who_grades_as_another_user_sees_what_is_true(nobody, box):
+    """As docs/security.md tells trainers to: the agent's session is nobody's, the grader's is root's."""
+    grader = box.open()
+    folder = grader.output('cd "$(mktemp -d)" && chmod 755 . && echo "print(6 * 7)" >tests.py && pwd')
+    tampering = (f"echo 'print(1)' >{folder}/tests.py", f"mv {folder}/tests.py /tmp", "echo >$(type -P python3)",
+                 "printf 'exit 0' >/root/.bashrc", "kill -9 -1", "mkdir -p ~/.config && echo >/etc/profile.d/x.sh")  # fmt: skip
+    for attempt in tampering:
+        nobody.run(f"{attempt}; alias python3='echo forged'; export PYTHONPATH=/tmp", check="ignore")
+    assert grader.output("python3 tests.py") == "42"
+    grader.close()
 
 
 def _done(box, request_id):

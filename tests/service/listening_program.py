@@ -63,6 +63,14 @@ class Handler(BaseHTTPRequestHandler):
     def on_status(self, code):
         self.say(b"as asked" if code != "204" else b"", int(code))
 
+    def on_closed(self):
+        """With what the last WebSocket was closed: a code and a reason."""
+        self.say(b"%d %s" % (struct.unpack(">H", self.closed[:2])[0], self.closed[2:]))
+
+    def on_cookie(self):
+        """A cookie for the whole program."""
+        self.say(b"set", Set_Cookie="a=1; Path=/; HttpOnly")
+
     def on_redirect(self):
         self.say(b"", 302, Location="/hello?a=1")
 
@@ -168,7 +176,11 @@ class Handler(BaseHTTPRequestHandler):
         while True:
             opcode, data = self.message()
             if opcode == 8:
+                Handler.closed = data
                 return self.frame(8, data)
+            if opcode == 9:
+                self.frame(10, data)
+                continue
             if data.startswith(b"close "):
                 _, code, reason = data.decode().split()
                 self.frame(8, struct.pack(">H", int(code)) + reason.encode())

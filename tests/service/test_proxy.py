@@ -113,6 +113,7 @@ def test_the_program_sees_itself_and_redirects_lead_back_to_it(inside):
     assert seen["X-Forwarded-Prefix"] == inside.path("") and seen["X-Forwarded-Host"] == urlsplit(inside.api.url).netloc
     status, headers, _ = inside.ask("GET", "/redirect")
     assert status == 302 and headers["Location"] == inside.path("/hello?a=1")
+    assert inside.ask("GET", "/cookie")[1]["Set-Cookie"] == f"a=1; Path={inside.path('')}; HttpOnly"
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -154,7 +155,7 @@ def test_one_connection_is_good_for_many_requests_also_when_a_body_was_not_wante
     connection.close()
 
 
-def test_websocket_messages_subprotocol_and_close_code_pass(inside):
+def test_A12_websocket_messages_subprotocol_and_close_code_pass(inside):
     ours = inside.socket(inside.path("/echo?q=1"), subprotocols=["b", "a"])
     assert ours.subprotocol == "a"
     big = b"\x00\xff" * (1 << 20)
@@ -165,6 +166,18 @@ def test_websocket_messages_subprotocol_and_close_code_pass(inside):
     with pytest.raises(ConnectionClosed) as ended:
         ours.receive(timeout=20)
     assert (ended.value.reason, ended.value.message) == (4001, "because")
+    ours = inside.socket(inside.path("/echo"))
+    ours.close(4002, "enough")
+    until(lambda: inside.ask("GET", "/closed")[2] == b"4002 enough", 20, "the same at the other end")
+
+
+def test_A12_pings_pass_and_keep_a_quiet_websocket_open(owned):
+    """Its idle limit is a second here; without a pong within 0.4 s the client itself would close."""
+    ours = owned.socket(owned.path("/echo"), ping_interval=0.4)
+    assert ours.receive(timeout=2.5) is None
+    ours.send("still there")
+    assert ours.receive(timeout=20) == "still there"
+    ours.close()
 
 
 def test_a_websocket_that_the_program_refuses_is_refused_in_its_words(inside):

@@ -73,7 +73,7 @@ async def test_arun_goes_on_after_a_command_that_says_exit(sandbox, _):
 
 
 @with_sandbox
-async def test_nohup(sandbox, tmp_path):
+async def test_A14_nohup_has_the_commands_own_exit_code(sandbox, tmp_path):
     target = tmp_path / "a b" / "out.txt"
     seen = await sandbox.arun("seq 5; exit 3", mode="nohup", output_file=str(target), response_limited_bytes_in_nohup=3)
     assert (seen.output, seen.exit_code) == ("1\n2", 3)  # as of any command, one newline at the end is taken off

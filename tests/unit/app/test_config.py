@@ -8,6 +8,7 @@ import pytest
 from app.config import NAMED, SECTIONS, load
 from app.config_shown import masked
 from app.config_values import ApiKey
+from app.processes import open_redis
 from app.sections import ConfigError, keys_of, parse_size
 from rock import settings
 
@@ -127,3 +128,21 @@ def test_every_short_name_is_registered_and_leads_to_a_key():
 def test_the_files_of_the_repository_load():
     for env in ("local", "test"):
         assert load(env, environ={}).source
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("redis://10.0.0.1:6379/0", True),
+        ("redis://db.example", True),
+        ("redis://:pass@10.0.0.1:6379/0", False),
+        ("rediss://me:pass@db.example", False),
+        ("redis://127.0.0.1:6379/0", False),
+        ("redis://localhost", False),
+        ("unix:///run/redis.sock", False),
+        ("", False),
+    ],
+)
+def test_X15_a_redis_that_lets_anybody_in_is_told_at_the_start(url, warned):
+    told = open_redis(load(environ={"ROCK_REDIS_URL": url}))
+    assert bool(told) == warned and "pass@" not in told

@@ -145,7 +145,8 @@ def test_sweep_fails_what_no_node_took(world):
     assert not world.results.load(taken.call_id).done
 
 
-def test_broker_settings_and_queues():
+def test_X15_broker_settings_and_queues():
+    """Data only: whoever writes to Redis must not be able to run code in the service."""
     celery = make_celery(load(environ={"ROCK_NODE_ID": "n1"}))
     assert celery.conf.accept_content == ["json"]
     assert celery.conf.result_backend is None

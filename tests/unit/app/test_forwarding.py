@@ -115,7 +115,29 @@ def test_an_answer_loses_what_is_for_one_hop_and_keeps_what_comes_twice():
         ("/x?rock_target_port=3000", "/login?a#b", f"{BASE}/login?a&rock_target_port=3000#b"),
         ("/x", "/login", f"{BASE}/login"),
         ("/x", "http://[broken", "http://[broken"),
+        # A program that heeds X-Forwarded-Prefix (and -Host) says it itself.
+        ("/port/3000/x", f"{BASE}/port/3000/login", f"{BASE}/port/3000/login"),
+        ("/port/3000/x", f"https://{HOST}{BASE}/port/3000?a", f"https://{HOST}{BASE}/port/3000?a"),
+        ("/port/3000/x", f"{BASE}/port/30001", f"{BASE}/port/3000{BASE}/port/30001"),
     ],
 )
 def test_a_redirect_leads_to_where_the_caller_finds_it(rest, location, outside):
     assert answer_headers([("Location", location)], target(rest), HOST) == [("Location", outside)]
+
+
+@pytest.mark.parametrize(
+    ("rest", "sent", "outside"),
+    [
+        ("/port/3000/x", "a=1", "a=1"),
+        ("/port/3000/x", "a=1; Path=/", f"a=1; Path={BASE}/port/3000"),
+        ("/port/3000/x", "a=1;path=/app/ ;HttpOnly; Max-Age=5", f"a=1; path={BASE}/port/3000/app; HttpOnly; Max-Age=5"),
+        ("/port/3000/x", f"a=1; Path={BASE}/port/3000/app", f"a=1; Path={BASE}/port/3000/app"),
+        ("/x?rock_target_port=3000", "a=b=c; Path=/", f"a=b=c; Path={BASE}"),
+        ("/x", "a=1; Domain=localhost; Secure", "a=1; Secure"),
+        ("/x", "a=1; Domain=example.com; Path=", "a=1; Domain=example.com; Path="),
+        ("/x", "a=; Path=relative", "a=; Path=relative"),
+        ("/x", "", ""),
+    ],
+)
+def test_a_cookie_comes_back_to_its_program_and_to_no_other(rest, sent, outside):
+    assert answer_headers([("Set-Cookie", sent)], target(rest), HOST) == [("Set-Cookie", outside)]
