@@ -14,6 +14,7 @@ import click
 from bench import machine, report
 from bench.client import Server, Shape
 from bench.crowd import measure_crowds, measure_memory
+from bench.growth import measure_growth
 from bench.measures import (
     Run,
     measure_executes,
@@ -27,6 +28,7 @@ from bench.memory import Engine
 from bench.own import measure_own
 from bench.plan import QUICK, Plan
 from bench.samples import Book
+from bench.strain import measure_busy, measure_cancels, measure_flight, measure_recovery
 from bench.wire import Address, BenchError
 from rock import __version__, settings
 
@@ -39,7 +41,15 @@ PARTS: dict[str, Callable[[Run], None]] = {
     "output": measure_outputs,
     "crowd": measure_crowds,
     "memory": measure_memory,
+    "cancel": measure_cancels,
+    "busy": measure_busy,
+    "flight": measure_flight,
+    "growth": measure_growth,
+    "recovery": measure_recovery,
 }
+USUAL = ("own", "start", "step", "execute", "files", "output", "crowd", "memory")
+"""The parts that any server of the protocol can be measured with; the others ask for more: routes of ours, hundreds of sandboxes,
+leave to kill."""
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
@@ -51,7 +61,13 @@ RESULTS = Path(__file__).resolve().parent / "results"
     metavar="[NAME=]URL",
     help="A server; give two to compare them. Default: ROCK_BASE_URL.",
 )
-@click.option("--only", default=",".join(PARTS), metavar="PARTS", show_default=True, help="Which parts to run.")
+@click.option(
+    "--only",
+    default=",".join(USUAL),
+    metavar="PARTS",
+    show_default=True,
+    help=f"Which parts to run; there are also {', '.join(part for part in PARTS if part not in USUAL)}.",
+)
 @click.option("--quick", is_flag=True, help="A few samples of everything: to try it, not to quote it.")
 @click.option("--image", default=Shape.image, show_default=True)
 @click.option("--cpus", default=Shape.cpus, show_default=True, help="CPUs that each sandbox reserves.")
@@ -60,6 +76,12 @@ RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--starts", type=click.IntRange(1), help="How many starts to measure.")
 @click.option("--steps", type=click.IntRange(1), help="How many steps to measure.")
 @click.option("--crowds", metavar="N,N", help="Numbers of sandboxes at once.")
+@click.option("--sizes", metavar="N,N", help="Numbers of idle sandboxes beside which `growth` measures.")
+@click.option("--flight", type=click.IntRange(1, 20_000), help="Commands at once in `flight`.")
+@click.option("--pull", metavar="IMAGE", help="An image of a registry that is pulled again and again during `busy`.")
+@click.option(
+    "--kill", metavar="REGEX", help="Command line of the process that `recovery` kills.  [default: our session worker]"
+)
 @click.option("--seconds", type=click.FloatRange(0.5, 600), help="Length of one closed loop.")
 @click.option("--budget", type=click.FloatRange(1, 3600), help="Most seconds per measure and server.")
 @click.option("--api-key", default=None, help="Sent to every server as X-API-Key. Default: ROCK_API_KEY.")
@@ -194,12 +216,14 @@ def _parts(text: str) -> list[str]:
 
 def _plan(options: dict[str, Any]) -> Plan:
     """Return the plan with what the command line changes."""
-    changes = {name: options[name] for name in ("starts", "steps", "seconds", "budget") if options[name] is not None}
-    if options["crowds"]:
-        try:
-            changes["crowds"] = tuple(max(1, int(part)) for part in options["crowds"].split(","))
-        except ValueError as error:
-            raise click.BadParameter("numbers separated by commas", param_hint="--crowds") from error
+    plain = ("starts", "steps", "seconds", "budget", "flight", "pull", "kill")
+    changes = {name: options[name] for name in plain if options[name] is not None}
+    for name in ("crowds", "sizes"):
+        if options[name]:
+            try:
+                changes[name] = tuple(max(1, int(part)) for part in options[name].split(","))
+            except ValueError as error:
+                raise click.BadParameter("numbers separated by commas", param_hint=f"--{name}") from error
     return dataclasses.replace(QUICK if options["quick"] else Plan(), **changes)
 
 

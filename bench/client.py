@@ -76,10 +76,18 @@ class Client:
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """Return the result of a POST under the prefix. Raises BenchError."""
-        return self._result("POST", path, *self._connection.call("POST", PREFIX + path, json.dumps(body).encode()))
+        return self._result("POST", path, *self.call("POST", path, body))
 
-    def start(self, shape: Shape) -> str:
-        """Ask for a sandbox with `/start_async`; return its id, which the server's owned set has already."""
+    def call(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        """Return status code and body of any answer. Raises BenchError when there is none."""
+        return self._connection.call(method, PREFIX + path, json.dumps(body).encode())
+
+    def start(self, shape: Shape, **more: Any) -> str:
+        """Ask for a sandbox with `/start_async`; return its id, which the server's owned set has already.
+
+        Params:
+            more: further fields of the request.
+        """
         wanted = f"bench-{uuid.uuid4().hex[:20]}"
         # Owned before it is asked for: an interrupted run stops it although it never saw the answer.
         self.server.owned.add(wanted)
@@ -87,7 +95,7 @@ class Client:
             # A stop removes the container, so that a run leaves nothing on the engine.
             "auto_delete_seconds": 0,
             "image": shape.image, "cpus": shape.cpus, "limit_cpus": shape.limit_cpus, "memory": shape.memory,
-            "sandbox_id": wanted, "auto_clear_time_minutes": LEASE_MINUTES,
+            "sandbox_id": wanted, "auto_clear_time_minutes": LEASE_MINUTES, **more,
         }  # fmt: skip
         given = str(self.post("/start_async", body)["sandbox_id"])
         if given != wanted:
@@ -114,6 +122,14 @@ class Client:
         """Open the session that `run` uses."""
         body = {"sandbox_id": sandbox_id, "session": SESSION, "session_type": "bash"}
         self.post("/create_session", body)
+
+    def usable(self, shape: Shape) -> str:
+        """Start a sandbox, open a session and run a first command there; return its id. Raises BenchError."""
+        sandbox_id = self.start(shape)
+        self.wait_alive(sandbox_id)
+        self.open_session(sandbox_id)
+        self.say_hi(sandbox_id)
+        return sandbox_id
 
     def run(self, sandbox_id: str, command: str) -> str:
         """Run a command in the session; return its output. Raises BenchError when it did not exit with 0."""

@@ -87,37 +87,43 @@ def crowd(run: Run, server: Server, size: int, name: str) -> Iterator[Crowd]:
     Params:
         name: the measure that failed starts are noted under.
     """
+    try:
+        begin = time.perf_counter()
+        usable = bring_up(run, server, size, name)
+        yield Crowd(usable, time.perf_counter() - begin)
+    finally:
+        stop_owned(server, run.say)
+
+
+def bring_up(run: Run, server: Server, size: int, name: str) -> list[str]:
+    """Start so many sandboxes with a session each, a few at a time; return those that were usable.
+
+    Params:
+        name: the measure that failed starts are noted under.
+    """
     usable: list[str] = []
     halted = threading.Event()
 
-    def bring_up(_: int) -> None:
+    def one(_: int) -> None:
         if halted.is_set():
             return
         client = server.client()
         try:
-            sandbox_id = client.start(run.shape)
-            client.wait_alive(sandbox_id)
-            client.open_session(sandbox_id)
-            client.say_hi(sandbox_id)
-            usable.append(sandbox_id)
+            usable.append(client.usable(run.shape))
         except BenchError as error:
             run.book.fail(name, server.name, str(error))
         finally:
             client.close()
 
-    try:
-        begin = time.perf_counter()
-        with ThreadPoolExecutor(run.plan.at_a_time) as pool:
-            try:
-                for _ in pool.map(bring_up, range(size)):
-                    pass
-            except KeyboardInterrupt:
-                # Starts that are under way end first; their sandboxes are stopped below.
-                halted.set()
-                raise
-        yield Crowd(usable, time.perf_counter() - begin)
-    finally:
-        stop_owned(server, run.say)
+    with ThreadPoolExecutor(run.plan.at_a_time) as pool:
+        try:
+            for _ in pool.map(one, range(size)):
+                pass
+        except KeyboardInterrupt:
+            # Starts that are under way end first; whoever asked for them stops all.
+            halted.set()
+            raise
+    return usable
 
 
 def measure_memory(run: Run) -> None:

@@ -157,11 +157,7 @@ def sandboxes(run: Run) -> Iterator[dict[str, tuple[Client, str]]]:
         for server in run.servers:
             client = server.client()
             try:
-                sandbox_id = client.start(run.shape)
-                client.wait_alive(sandbox_id)
-                client.open_session(sandbox_id)
-                client.say_hi(sandbox_id)
-                places[server.name] = (client, sandbox_id)
+                places[server.name] = (client, client.usable(run.shape))
             except BenchError as error:
                 run.book.fail("sandbox", server.name, str(error))
                 client.close()

@@ -31,10 +31,18 @@ class Plan:
     settle: float = 3.0
     """Seconds that they are left alone before."""
     budget: float = 120.0
+    pull: str = ""
+    """Image that is pulled again and again while `busy` is measured; empty: none."""
+    flight: int = 2000
+    """Commands in flight at once."""
+    sizes: tuple[int, ...] = (1, 50, 100, 150, 200)
+    """Numbers of idle sandboxes beside which costs are measured."""
+    kill: str = "rock proc worker|celery.*worker"
+    """Pattern of the command line of the process that `recovery` kills."""
 
 
 QUICK = Plan(
     starts=3, steps=40, executes=20, transfers=5, outputs={100 * KB: 5, MB: 3, 10 * MB: 1}, crowds=(4,), seconds=3.0,
-    rounds=1, at_a_time=4, idle=3, settle=1.0, budget=30.0,
+    rounds=1, at_a_time=4, idle=3, settle=1.0, budget=30.0, flight=100, sizes=(1, 4),
 )  # fmt: skip
 """For trying things out; its figures are not to be quoted."""

@@ -79,8 +79,13 @@ def nothing_left(run_id: str) -> Iterator[None]:
     while (left := processes_with(run_id)) and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not left, "processes left by the tests:\n" + "\n".join(left)
-    ours = [f"{one.name} {one.status}" for one in _test_containers() if _run_of(one) in ("", str(os.getpid()))]
+    while (ours := _own_containers()) and time.monotonic() < deadline:
+        time.sleep(0.1)
     assert not ours, f"containers left by the tests: {ours}"
+
+
+def _own_containers() -> list[str]:
+    return [f"{one.name} {one.status}" for one in _test_containers() if _run_of(one) in ("", str(os.getpid()))]
 
 
 def _run_of(container: "docker.models.containers.Container") -> str:

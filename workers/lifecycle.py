@@ -174,8 +174,8 @@ class NodeLifecycle:
     def _failed(self, call: Call, error: RockError) -> None:
         if call.is_start:
             fail_start(self.sandboxes, self.results, call, error, self.results.clock())
-        else:
-            self.results.fail(call.call_id, error, self.results.clock())
+        elif not self.results.fail(call.call_id, error, self.results.clock()):
+            log.warning("%s answered, and then: %s", call.route, error, extra=call.about)
 
     def _stop(self, call: Call) -> None:
         # Done again after a crash, it may come when the sandbox has been started again already.
@@ -185,8 +185,10 @@ class NodeLifecycle:
             call.sandbox_id, [State.PENDING, State.RUNNING], State.STOPPED, Event.STOP, now,
             only_start=life, reason="stop was called",
         )  # fmt: skip
-        self.reaper.put_down(call.sandbox_id, life, now)
-        self.results.complete(call.call_id, success(f"Sandbox {call.sandbox_id} is stopped"), self.results.clock())
+        answer = success(f"Sandbox {call.sandbox_id} is stopped")
+        self.reaper.put_down(
+            call.sandbox_id, life, now, lambda: self.results.complete(call.call_id, answer, self.results.clock())
+        )
         log.info("sandbox stopped", extra={**call.about, "seconds": round(self.results.clock() - call.created, 3)})
 
     def _delete(self, call: Call) -> None:

@@ -65,24 +65,27 @@ class Reaper:
             self.put_down(sandbox_id, record.start_call, now)
         return moved
 
-    def put_down(self, sandbox_id: str, life: str, now: float) -> None:
+    def put_down(self, sandbox_id: str, life: str, now: float, ended: Callable[[], object] = lambda: None) -> None:
         """End what runs in a sandbox that has just been stopped. Its container stays if it is to be kept, else it goes.
 
         Params:
             life: the start call of the life that was stopped; a later one is left alone ("": whichever it is).
+            ended: called when nothing of that life runs any more: an engine may take a while to remove the files.
         """
         # The next life waits for the end of this one. This one's own start or commit may hold the turn for long, and a stop
         # does not wait for those: a start finds by itself that it is not wanted any more.
         with self._turns.of(sandbox_id, wait=False):
             record = self._sandboxes.get(sandbox_id)
             if record is not None and life and record.start_call != life:
+                ended()
                 return
-            if record is not None and record.state is State.STOPPED and record.kept:
-                self._deployment.stop(sandbox_id)
-                return
-            self._deployment.remove(sandbox_id)
+            self._deployment.stop(sandbox_id)
             if record is not None and record.spec.get("auto_delete_seconds") == 0:
                 self._deleted(record, now)
+            ended()
+            if record is None or record.state is not State.STOPPED or not record.kept:
+                # Should that fail, `adopt` finds a container that nobody wants.
+                self._deployment.remove(sandbox_id)
 
     def retire(self, now: float) -> int:
         """Remove the containers of stopped sandboxes that were kept for long enough, or are too many; return how many."""

@@ -86,7 +86,6 @@ class Starting:
         record = self._stores.sandboxes.get(call.sandbox_id)
 
         def again() -> Made:
-            self._deployment.stop(call.sandbox_id)
             before = record.container if record else {}
             state = self._deployment.restart(call.sandbox_id)
             return replace(state, notes=tuple(before.get("notes", ()))), before.get("mounts", [])

@@ -1,6 +1,8 @@
 """What only containers can promise: isolation, limits, images; and the engine's refusals in our words."""
 
+import contextlib
 import logging
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, Star
 from scripts import images
 from tests.engine.conftest import local, on_engine
 from tests.engine.test_deployments import within
-from workers.deployments import docker_args
+from workers.deployments import docker_args, ending
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, Pull
 from workers.deployments.docker_args import EngineOptions, Policy, Port
 
@@ -83,6 +85,46 @@ def test_running_out_of_memory_is_told_and_survived(containers):
     assert hand.ask("echo alive") == "alive\n"
     stop.set()
     watcher.join(3)
+
+
+def test_L21_a_stop_ends_all_processes_before_it_returns_and_asks_the_engine_only_where_it_must(containers, engine):
+    sandbox_id = containers.start()
+    containers.hand(sandbox_id).ask("trap '' TERM INT; (setsid sleep 1000 &) ; sleep 1000 & echo")
+    facts = container(engine, sandbox_id)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            containers.deployment._engine, "kill", lambda name: pytest.fail("the engine's slow way was taken")
+        )
+        containers.deployment.stop(sandbox_id)
+    assert not in_group(facts["Id"])
+    assert containers.deployment.restart(sandbox_id).running  # the engine had not seen the end yet, maybe
+    assert container(engine, sandbox_id)["State"]["Pid"] != facts["State"]["Pid"]
+
+
+def in_group(container_id: str) -> list[Path]:
+    """Return the living processes of a container, by their control group."""
+    found = []
+    for group in Path("/proc").glob("[0-9]*/cgroup"):
+        with contextlib.suppress(OSError):
+            if container_id in group.read_text() and "State:\tZ" not in (group.parent / "status").read_text():
+                found.append(group.parent)
+    return found
+
+
+def test_only_a_containers_main_process_is_ended_by_its_number(containers, engine):
+    sandbox_id = containers.start()
+    containers.hand(sandbox_id).ask("sleep 1000 & echo")
+    facts = container(engine, sandbox_id)
+    pid, container_id = facts["State"]["Pid"], facts["Id"]
+    assert not ending.end({**facts, "Id": "0" * 64})  # the number belongs to somebody else by now
+    assert not ending.end({**facts, "State": {"Pid": os.getpid()}})
+    others = [one for one in in_group(container_id) if int(one.name) != pid]
+    assert not any(
+        ending.end({**facts, "State": {"Pid": int(one.name)}}) for one in others
+    )  # in the container, but not all of it
+    assert others and all(one.exists() for one in others)
+    assert ending.end(facts)
+    assert not in_group(container_id)
 
 
 def test_an_image_without_bash_fails_with_that_reason_and_leaves_nothing(containers):

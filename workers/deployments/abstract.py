@@ -237,7 +237,7 @@ class AbstractDeployment(Protocol):
         """
 
     def restart(self, sandbox_id: str) -> ContainerState:
-        """Start a stopped sandbox again: the same files, none of its processes.
+        """Start a sandbox again, one that still runs after its end: the same files, none of its processes.
 
         Errors: NotFound, StartFailed.
         """

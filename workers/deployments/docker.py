@@ -18,13 +18,13 @@ from typing import Any
 from app.keys import check_name
 from app.references import split_reference
 from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
-from workers.deployments import cgroups, podman, snapshot, wire
+from workers.deployments import cgroups, ending, podman, snapshot, wire
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body, mark_of
 from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import event_of, layer_bytes, measure, state_of, usage_between
-from workers.deployments.exec_stream import EngineExec, check_argv
+from workers.deployments.exec_stream import EngineExec, check_argv, killer
 from workers.deployments.faults import NO_DISK_LIMIT, Doing, NameTaken, NoDiskLimit, not_started, wrong_architecture
 from workers.images import Images
 
@@ -35,10 +35,6 @@ _RECONNECT = 1.0
 _NOT_STARTED = (b"OCI runtime exec failed", b"unable to find user", b"Error: runc", b"Error: crun", b"Error: OCI")
 """How the output begins when a process could not be started: an engine has already promised a stream by then."""
 _MARK = "ROCK_EXEC"
-_KILLER = """for p in /proc/[0-9]*; do
-  while IFS= read -r -d '' v; do [[ $v == "$1" ]] && kill -9 "${p#/proc/}"; done <"$p/environ"
-done 2>/dev/null; exit 0"""
-"""Ends the processes whose environment has the entry $1; needs bash only."""
 
 
 class DockerDeployment:
@@ -108,9 +104,11 @@ class DockerDeployment:
         return replace(state, notes=notes)
 
     def restart(self, sandbox_id: str) -> ContainerState:
-        """Start a stopped container again, with its files. Errors: NotFound, StartFailed."""
+        """Start a container again, with its files. Errors: NotFound, StartFailed."""
         if not self.inspect(sandbox_id).exists:
             raise NotFound(f"sandbox {sandbox_id} has no container on this node")
+        # The engine may not have seen yet that it was stopped, and would take it for running; this waits until it has.
+        self._engine.kill(self._name(sandbox_id))
         self._engine.start(self._name(sandbox_id), Doing(f"restart sandbox {sandbox_id}"))
         return self.inspect(sandbox_id)
 
@@ -126,8 +124,10 @@ class DockerDeployment:
         return stream
 
     def stop(self, sandbox_id: str) -> None:
-        """Kill everything in the sandbox; the container and its files stay."""
-        self._engine.kill(self._name(sandbox_id))
+        """Kill everything in the sandbox; the container and its files stay. The engine may see the end a little later."""
+        name = self._name(sandbox_id)
+        if not (self._engine.endpoint.is_local and ending.end(self._engine.inspect(name))):
+            self._engine.kill(name)
 
     def commit(self, sandbox_id: str, image: str) -> str:
         """Make an image of the container's files; return its id. See `snapshot.take`. Errors: SandboxGone."""
@@ -279,9 +279,8 @@ class DockerDeployment:
 
     def _kill_marked(self, sandbox_id: str, mark: str) -> None:
         """End a process that was left, and its children. The engine's API cannot, so another process does it in there."""
-        killer = ["bash", "--noprofile", "--norc", "-c", _KILLER, "rock-kill", mark]
         with contextlib.suppress(SandboxGone):  # then everything in it is gone as well
-            answer = self._engine.exec(self._name(sandbox_id), killer, "", Doing("end a file transfer"))[1]
+            answer = self._engine.exec(self._name(sandbox_id), killer(mark), "", Doing("end a file transfer"))[1]
             with EngineExec(answer, None, lambda head: 0, lambda: None, idle=10.0) as stream:
                 for _ in stream:
                     continue

@@ -101,12 +101,11 @@ class LocalDeployment:
             raise
 
     def restart(self, sandbox_id: str) -> ContainerState:
-        """Start a stopped sandbox again, in its folder. Errors: NotFound, StartFailed."""
+        """Start a sandbox again, in its folder. Errors: NotFound, StartFailed."""
         about = self._about(sandbox_id)
         if about is None:
             raise NotFound(f"sandbox {sandbox_id} is not on this node")
-        if self._pid(sandbox_id):
-            return self.inspect(sandbox_id)
+        self.stop(sandbox_id)
         folder = self._folder(sandbox_id)
         shutil.rmtree(folder / "run", ignore_errors=True)  # as a container's tmpfs, it does not outlive the processes
         return self._launch(sandbox_id, folder, about["env"])
