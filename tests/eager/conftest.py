@@ -49,13 +49,13 @@ class Api:
         assert answer.status_code == 200, answer.data
         return envelope(answer)
 
-    def upload(self, parts: dict) -> Any:
+    def upload(self, parts: dict, headers: dict | None = None) -> Any:
         """Return the response to a multipart POST; a part that is a pair is a file: bytes and name."""
         values = {name: FileStorage(io.BytesIO(part[0]), part[1]) if isinstance(part, tuple) else part
                   for name, part in parts.items()}  # fmt: skip
         boundary, body = encode_multipart(values)
         kind = f"multipart/form-data; boundary={boundary}"
-        return self.client.post(f"{PREFIX}/upload", data=body, content_type=kind)
+        return self.client.post(f"{PREFIX}/upload", data=body, content_type=kind, headers=headers)
 
     def start(self, headers: dict | None = None, **fields) -> str:
         """Start a small sandbox and return its id."""

@@ -1,10 +1,12 @@
 """What arrives over HTTP, however broken, and who may send it."""
 
+import dataclasses
 import json
 import threading
 
 import pytest
 
+from app.api import ENDPOINTS
 from tests.eager.conftest import PREFIX, envelope
 
 
@@ -181,6 +183,68 @@ def test_keys(make_api):
     )
     assert api.get("/get_status", sandbox_id=sandbox_id, headers=root)["result"]["is_alive"]
     assert api.post("/stop", sandbox_id=sandbox_id, headers=root)["status"] == "Success"
+
+
+# What a request needs beside its sandbox.
+NEEDED = {
+    "/run_in_session": {"command": "x"}, "/execute": {"command": "x"}, "/read_file": {"path": "/x"},
+    "/write_file": {"path": "/x", "content": ""}, "/commit": {"image_tag": "a:1"}, "/step": {"action": "x"},
+}  # fmt: skip
+
+
+def _about_a_sandbox():
+    """Return every endpoint that names a sandbox, in its path, query or body; uploads have their own test."""
+
+    def names(one) -> bool:
+        fields = [field.name for field in dataclasses.fields(one.request)] if one.request else []
+        return "sandbox_id" in (*one.query, *fields) or "<sandbox_id>" in one.path
+
+    return [one for one in ENDPOINTS if names(one) and one.path not in ("/start", "/start_async") and not one.multipart]
+
+
+@pytest.mark.parametrize("endpoint", _about_a_sandbox(), ids=lambda one: one.path)
+def test_X07_anothers_sandbox_is_answered_as_an_unknown_one(make_api, endpoint):
+    """Word for word, whatever is asked; and its owner notices nothing."""
+    api = make_api(ROCK_API_KEYS="alpha-key=alice,beta-key=bob", ROCK_ENVHUB__ENABLE="false")
+    api.node.join()
+    alice, bob = {"X-API-Key": "alpha-key"}, {"X-API-Key": "beta-key"}
+    api.start(headers=alice, sandbox_id="mine")
+    ran = list(api.node.ran)
+
+    def ask(sandbox_id):
+        path = endpoint.prefix + endpoint.path.replace("<sandbox_id>", sandbox_id)
+        if endpoint.method == "GET":
+            answer = api.client.get(path, query_string={"sandbox_id": sandbox_id, "path": "/x"}, headers=bob)
+        else:
+            body = {"sandbox_id": sandbox_id, **NEEDED.get(endpoint.path, {})}
+            answer = api.client.post(path, data=json.dumps(body), headers=bob)
+        return answer.status_code, answer.text.replace(sandbox_id, "ID")
+
+    assert ask("mine") == ask("nobodys")
+    assert api.node.ran == ran
+    assert api.get("/is_alive", sandbox_id="mine", headers=alice)["result"]["is_alive"]
+
+
+def test_X07_uploads_into_anothers_sandbox(make_api):
+    api = make_api(ROCK_API_KEYS="alpha-key=alice,beta-key=bob")
+    api.node.join()
+    api.start(headers={"X-API-Key": "alpha-key"}, sandbox_id="mine")
+    form = {"sandbox_id": "mine", "target_path": "/x", "file": (b"x", "x")}
+    assert envelope(api.upload(form, headers={"X-API-Key": "beta-key"}))["error"] == "Sandbox mine not found"
+
+
+def test_A19_more_starts_than_may_wait_are_503(make_api):
+    api = make_api(ROCK_RUNTIME__WAITING_LIMIT="1")
+    api.node.join(cpus=1.0)
+    first = api.start()
+    assert api.post("/start_async", image="x", memory="1g", cpus=1)["status"] == "Success"
+    body = json.dumps({"image": "x", "memory": "1g", "cpus": 1})
+    for route in ("/start", "/start_async"):
+        answer = api.client.post(PREFIX + route, data=body)
+        assert answer.status_code == 503 and int(answer.headers["Retry-After"]) > 0
+        result = envelope(answer)["result"]
+        assert (result["code"], result["kind"], result["retryable"]) == (5000, "unavailable", True)
+    api.post("/stop", sandbox_id=first)
 
 
 def test_secrets_stay_out_of_records_answers_and_logs(api, caplog):

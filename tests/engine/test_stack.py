@@ -69,6 +69,18 @@ def test_the_service_says_that_it_runs_containers(engine_server):
     assert engine_server.get("/healthz")["runtime"] == ["docker"]
 
 
+def test_A15_arun_keeps_one_shell_for_all_its_commands(engine_server):
+    with sandbox_of(engine_server, images.PYTHON) as sandbox:
+
+        def shells() -> int:
+            return int(sandbox.execute(Command(command="cat /proc/[0-9]*/comm | grep -c bash")).stdout)
+
+        sandbox.arun("true")
+        before = shells()
+        assert {sandbox.arun(f"echo {number}").output for number in range(200)} == {str(one) for one in range(200)}
+        assert shells() <= before + 1
+
+
 def test_a_container_cannot_see_the_host(engine_server):
     with sandbox_of(engine_server, images.PYTHON) as sandbox:
         assert sandbox.execute(Command(command=["test", "-e", engine_server.data_dir.as_posix()])).exit_code == 1

@@ -81,6 +81,9 @@ def test_a_living_session_is_not_made_again(shell):
         ("/execute", {"command": "x", "cwd": "a\0b"}, "cwd"),
         ("/execute", {"command": "x", "shell": "yes"}, "shell"),
         ("/create_session", {"env": {"A": "a\0b"}}, "env"),
+        ("/create_session", {"session": "a\0b"}, "session"),
+        ("/create_session", {"startup_source": ["/a\0b"]}, "startup_source"),
+        ("/create_session", {"remote_user": "a\0b"}, "remote_user"),
         ("/create_session", {"startup_source": "rc"}, "startup_source"),
         ("/create_session", {"session_type": "zsh"}, "session_type"),
         ("/read_file", {}, "path"),
@@ -138,9 +141,23 @@ def test_A07_a_start_that_makes_no_sense_is_refused_and_named(api, fields, name)
     api.post("/start", **{"image": "python:3.11", "memory": "256m", "cpus": 0.2, **fields}).failed(4000, name)
 
 
-def test_A07_more_than_any_node_has_is_refused_at_once(api):
-    reply = api.post("/start", image="python:3.11", cpus=4000, memory="256m")
-    assert not reply.ok and "cpus" in reply.error.lower(), reply.body
+def test_A01_a_start_without_an_image_is_refused(api):
+    api.post("/start", memory="256m").failed(4000, "image", kind="bad_request")
+
+
+@pytest.mark.parametrize(("fields", "name"), [({"cpus": 4000}, "cpus"), ({"memory": "900000g"}, "memory")])
+def test_A07_more_than_any_node_has_is_refused_at_once(api, fields, name):
+    wanted = {"image": "python:3.11", "memory": "256m", "cpus": 0.1, **fields}
+    api.post("/start", **wanted).failed(4000, name, "at most", kind="bad_request")
+
+
+@pytest.mark.parametrize(
+    ("fields", "range_"),
+    [({"cpus": 0}, "at least 0.01"), ({"memory": "1m"}, "between 16m"), ({"memory": "8x"}, "between 16m")],
+)
+def test_A07_a_refusal_says_what_is_allowed(api, fields, range_):
+    wanted = {"image": "python:3.11", "memory": "256m", "cpus": 0.1, **fields}
+    api.post("/start", **wanted).failed(4000, range_, *fields)
 
 
 @pytest.mark.parametrize("memory", ["300m", "1Gi", "1G", 314_572_800, "0.5g"])

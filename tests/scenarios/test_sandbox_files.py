@@ -50,6 +50,10 @@ def test_F06_a_link_is_followed(shell, folder):
     shell.run("echo old > t; ln -s t l")
     assert shell.write(f"{folder}/l", "new").ok
     assert shell.output("cat t; readlink l") == "newt"
+    for data in (b"small", b"x" * 2_000_000):
+        assert shell.upload(data, f"{folder}/l").ok
+        assert digest(shell, f"{folder}/t") == hashlib.sha256(data).hexdigest()
+        assert shell.output("readlink l; ls -A") == "t\nl\nt"
 
 
 def test_F07_memory_and_kernel_files_work(shell):
@@ -62,6 +66,8 @@ def test_F09_the_name_of_an_upload_is_only_a_name(shell, folder):
     reply = shell.upload(b"x", f"{folder}/up.bin", filename="../../etc/x")
     assert reply.ok and shell.output("ls") == "up.bin"
     assert shell.upload(b"y", f"{folder}/sub/../up2.bin").ok and "up2.bin" in shell.output("ls")
+    escape = f"{folder}/../../../../../../../../..{folder}/up3.bin"
+    assert shell.upload(b"z", escape).ok and shell.output("cat up3.bin") == "z", "resolved in the sandbox, as given"
 
 
 @pytest.mark.parametrize("size", [0, 1, 127_000, 140_000, 1_048_576, 5_000_000])

@@ -1,11 +1,16 @@
 """A sandbox comes up, says how it is, and goes away with all that was in it: the L rows of the catalogue of faults."""
 
+import json
+import socket
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlsplit
 
-from tests.wire import Api, Box, until
+import pytest
+
+from tests.wire import PREFIX, Api, Box, until
 
 
 def test_a_start_says_where_it_is_and_what_it_has(api):
@@ -84,6 +89,29 @@ def test_A10_a_retried_start_is_one_sandbox(api):
         replies = list(callers.map(lambda _: api.post("/start", **fields), range(3)))
     assert len({reply.result["sandbox_id"] for reply in replies}) == 1, [reply.body for reply in replies]
     Box(api, replies[0].result["sandbox_id"]).stop()
+
+
+@pytest.mark.parametrize("named", [False, True], ids=["unnamed", "named"])
+def test_A10_a_start_whose_caller_leaves_three_times_is_one_sandbox(api, named):
+    request, parts = f"r-{uuid.uuid4().hex}", urlsplit(api.url)
+    fields = {"image": "python:3.11", "memory": "256m", "cpus": 0.2, "request_id": request, "metadata": {"of": request}}
+    fields |= {"sandbox_id": f"box-{uuid.uuid4().hex[:8]}"} if named else {}
+    body = json.dumps(fields).encode()
+
+    def mine():
+        return [row for row in api.get("/sandboxes").result["items"] if row["metadata"] == {"of": request}]
+
+    for _ in range(3):
+        with socket.create_connection((parts.hostname, parts.port), timeout=10) as caller:
+            caller.sendall(
+                b"POST %s/start HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (PREFIX.encode(), len(body)) + body
+            )
+            until(mine, what="the record")
+    answer = api.post("/start", **fields)
+    assert answer.ok, answer.body
+    assert [row["sandbox_id"] for row in mine()] == [answer.result["sandbox_id"]]
+    assert not named or answer.result["sandbox_id"] == fields["sandbox_id"]
+    Box(api, answer.result["sandbox_id"]).stop()
 
 
 def test_a_start_need_not_be_waited_for(api):

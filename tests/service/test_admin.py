@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
@@ -60,14 +61,27 @@ def test_a_second_start_is_refused_and_harms_nothing(server, make_stack):
     assert server.get("/healthz")["redis"]
 
 
-def test_a_public_address_needs_keys(stack):
+def test_X01_a_public_address_needs_keys(stack):
     refused = stack.rock("admin", "start", "--detach", "--host", "0.0.0.0")
     assert refused.returncode != 0
     assert "ROCK_API_KEYS" in refused.stderr and "0.0.0.0" in refused.stderr
     assert running.read(str(stack.data_dir)) is None
 
 
-def test_a_public_address_is_refused_by_the_procfile_too(make_stack):
+def test_X01_every_port_is_on_loopback_by_default(server):
+    """Of the API, EnvHub, Redis and the node's gate: whatever its processes listen on."""
+    found = set()
+    for one in server.pids().values():
+        for family in ("", "6"):
+            lines = [line.split() for line in Path(f"/proc/{one.pid}/net/tcp{family}").read_text().splitlines()[1:]]
+            open_here = {os.readlink(link) for link in Path(f"/proc/{one.pid}/fd").iterdir() if link.is_symlink()}
+            found |= {line[1] for line in lines if line[3] == "0A" and f"socket:[{line[9]}]" in open_here}
+    ports = {int(address.partition(":")[2], 16) for address in found}
+    assert {server.port, server.redis_port, server.envhub_port} <= ports and len(ports) >= 4
+    assert {address.partition(":")[0] for address in found} == {"0100007F"}, found
+
+
+def test_X01_a_public_address_is_refused_by_the_procfile_too(make_stack):
     refused = make_stack(variables={"ROCK_HOST": "0.0.0.0"}).rock("proc", "api")
     assert refused.returncode != 0 and "ROCK_API_KEYS" in refused.stderr
 

@@ -1,9 +1,12 @@
 """Files out of a sandbox, streamed: what arrives, what is refused, and that nobody waits for one that was left."""
 
 import asyncio
+import filecmp
+import hashlib
 import json
 import os
 import urllib.request
+from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -54,6 +57,31 @@ def test_what_cannot_be_fetched_is_named_and_leaves_nothing_here(sandbox, tmp_pa
     with pytest.raises(errors.NotFound, match="absent"):
         sandbox.fs.download_dir(str(tmp_path / "absent"), tmp_path / "y")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_F12_a_large_file_passes_in_little_memory(make_stack, tmp_path):
+    """There and back, in processes of its own: what they ever held of memory grows by far less than the file."""
+    server, size = make_stack().start(), 150_000_000
+    sent, back = tmp_path / "sent", tmp_path / "back"
+    with sent.open("wb") as file:
+        for number in range(300):
+            file.write(hashlib.sha512(b"%d" % number).digest() * (size // 300 // 64))
+
+    def most(pid: int) -> int:
+        """Return the most memory that a process and its children ever held, in MB each."""
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        lines = [line for one in pids for line in Path(f"/proc/{one}/status").read_text().splitlines()]
+        return max(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmHWM"))
+
+    pids = {name: server.pids()[name].pid for name in ("api", "worker", "lifecycle", "redis")}
+    with SyncSandbox(SandboxConfig(base_url=server.url, memory="256m", cpus=0.1)) as sandbox:
+        before = {name: most(pid) for name, pid in pids.items()}
+        sandbox.upload_by_path(sent, str(tmp_path / "there"))
+        sandbox.fs.download_file(str(tmp_path / "there"), back)
+        grown = {name: most(pid) - before[name] for name, pid in pids.items()}
+    server.stop()
+    assert filecmp.cmp(sent, back, shallow=False)
+    assert max(grown.values()) < 100, grown
 
 
 def test_one_that_is_left_ends_in_the_sandbox_too(server, sandbox, tmp_path):

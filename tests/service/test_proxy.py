@@ -209,7 +209,7 @@ def test_a_websocket_of_forwarding_is_closed_with_its_client(inside):
     until(lambda: inside.ask("POST", "/go-on")[2] == b"nobody", 20, "the end of the stream")
 
 
-def test_what_is_not_there_is_told_with_a_status_and_an_envelope(inside, server):
+def test_X10_what_is_not_there_is_told_with_a_status_and_an_envelope(inside, server):
     def refused(path, status, kind, *words):
         got, headers, body = inside.ask("GET", "", path=path, **(UPGRADE if "portforward" in path else {}))
         envelope = json.loads(body)
@@ -234,6 +234,20 @@ def test_what_is_not_there_is_told_with_a_status_and_an_envelope(inside, server)
     refused(f"{forward}?port={nothing}", 502, "port_closed", str(nothing))
     for query in ("?port=0", "?port=80@10.0.0.1", "", "?port=99999"):
         refused(forward + query, 400, "bad_request", "port")
+
+
+def test_X10_no_header_or_path_leads_to_another_host(inside):
+    named = {
+        "rock_host_ip": "169.254.169.254",
+        "X_ROCK_Host_IP": "10.0.0.1",
+        "Host": "169.254.169.254",
+        "X_Forwarded_Host": "evil",
+    }
+    for path in ("/hello", "//169.254.169.254/hello", "/@10.0.0.1/", "/..%2f..%2f"):
+        status, _, body = inside.ask("GET", path, **named)
+        # The program itself, Python's server, makes one slash of those at the beginning.
+        assert status == 200 and json.loads(body)["path"] == f"/{path.lstrip('/')}"
+        assert json.loads(body)["headers"]["Host"] == f"localhost:{inside.port}"
 
 
 def test_an_answer_that_breaks_off_breaks_off_for_the_caller(inside):

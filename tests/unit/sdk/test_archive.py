@@ -121,7 +121,7 @@ def test_what_cannot_be_unpacked_says_why(source, tmp_path):
     assert done.returncode == 1 and "File exists" in done.stderr
 
 
-def test_what_comes_from_a_sandbox_cannot_write_elsewhere(tmp_path):
+def test_F09_what_comes_from_a_sandbox_cannot_write_elsewhere(tmp_path):
     packed, target = tmp_path / "x.tar", tmp_path / "here"
     with tarfile.open(packed, "w") as tar:
         for name in ("../outside", "/absolute", "fine"):
