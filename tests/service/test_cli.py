@@ -86,6 +86,8 @@ def test_copies_go_both_ways(server, tmp_path):
     absent = server.rock("sandbox", "cp", f"{inside}/absent", outside)
     assert absent.returncode == 1 and "absent" in absent.stderr
     assert server.rock("sandbox", "cp", outside, outside).returncode == 2
+    stream = server.rock("sandbox", "cp", f"{inside}/c", "-")
+    assert stream.returncode == 2 and "./-" in stream.stderr
     onto_a_file = server.rock("sandbox", "cp", f"{inside}/c", f"{back}/new/x")
     assert onto_a_file.returncode == 1 and "Traceback" not in onto_a_file.stderr
     assert server.rock("sandbox", "rm", "--force", sandbox_id).returncode == 0

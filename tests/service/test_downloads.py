@@ -47,6 +47,15 @@ def test_a_folder_comes_whole_but_for_what_leads_out_of_it(sandbox, tmp_path):
     assert "'./out' is a link to an absolute path" in done.message
 
 
+def test_of_much_that_is_left_out_some_is_named(sandbox, tmp_path):
+    there = tmp_path / "there"
+    there.mkdir()
+    for number in range(13):
+        (there / f"link-{number}").symlink_to("/etc/passwd")
+    done = sandbox.fs.download_dir(str(there), tmp_path / "here")
+    assert done.message.count("is a link to an absolute path") == 10 and done.message.endswith("; and 3 more")
+
+
 def test_what_cannot_be_fetched_is_named_and_leaves_nothing_here(sandbox, tmp_path):
     with pytest.raises(errors.NotFound, match="absent"):
         sandbox.fs.download_file(str(tmp_path / "absent"), tmp_path / "x")

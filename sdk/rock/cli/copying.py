@@ -73,6 +73,8 @@ def cp(source: str, target: str, as_json: bool) -> None:
 
     rock sandbox cp ID:/work/report.txt .
     """
+    if "-" in (source, target):
+        raise click.UsageError("- does not stand for a stream here; a file of that name is ./-")
     inside, outside = _remote(source), _remote(target)
     if (inside is None) == (outside is None):
         raise click.UsageError("one of SOURCE and TARGET must be ID:PATH (a local name with a colon: ./NAME)")

@@ -39,7 +39,7 @@ def ls(owner: str | None, tags: tuple[str, ...], as_json: bool) -> None:
 @click.argument("env_name")
 @click.argument("image")
 @click.option("--owner", default="", help="Who it belongs to, for people and --owner of ls.")
-@click.option("--description", default="")
+@click.option("--description", default="", help="What it is, for people.")
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option("--extra-spec", help="A JSON object; GEM reads python, modules, cpus and memory from it.")
 @json_option

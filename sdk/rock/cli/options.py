@@ -50,8 +50,8 @@ def start_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what a command says about a sandbox that it starts; it gets them as keywords for `config`."""
     for option in (
         click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="May be repeated."),
-        click.option("--cpus", type=float, default=1.0, show_default=True),
-        click.option("--memory", default="2g", show_default=True),
+        click.option("--cpus", type=float, default=1.0, show_default=True, help="CPUs, its hard limit."),
+        click.option("--memory", default="2g", show_default=True, help="Its hard limit, such as 512m or 8g."),
     ):
         command = option(command)
     return command

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 
 from rock import errors
-from rock.sdk.pool import CONNECT_SECONDS, client
+from rock.sdk.pool import CONNECT_SECONDS, client, no_answer
 
 PATIENCE_SECONDS = 30.0
 """Seconds for which a call that found nobody is sent again."""
@@ -87,7 +87,7 @@ class PlainService:
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
             if isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ClientError):
                 raise  # aiohttp's own kinds are of a connection that was not made in time
-            raise errors.Unavailable(f"{url} does not answer: {str(error) or type(error).__name__}") from error
+            raise no_answer(url, error) from None
 
 
 def _answer(status: int, raw: bytes, url: str) -> Any:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncGenerator
 
 import aiohttp
+
+from rock import errors
 
 CONNECT_SECONDS = 10.0
 
@@ -21,6 +25,18 @@ async def _lifetime(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[aiohttp.C
     finally:
         _pools.pop(loop, None)
         await session.close()
+
+
+def no_answer(url: str, error: Exception) -> errors.Unavailable:
+    """Return the error for a request to `url` that ended without an answer, in words for whoever has to do something about it."""
+    if not isinstance(error, aiohttp.ClientConnectorError):
+        return errors.Unavailable(f"{url} does not answer: {str(error) or type(error).__name__}")
+    cause = error.os_error
+    refused = cause.errno is not None and not isinstance(cause, socket.gaierror)
+    reason = os.strerror(cause.errno or 0) if refused else cause.strerror or str(cause)
+    return errors.Unavailable(
+        f"{url} does not answer: {reason}. Is the service running, and base_url (ROCK_BASE_URL) its address?"
+    )
 
 
 async def client() -> aiohttp.ClientSession:

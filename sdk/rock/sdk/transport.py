@@ -18,7 +18,7 @@ from urllib.parse import quote
 import aiohttp
 
 from rock import errors
-from rock.sdk.pool import CONNECT_SECONDS, client
+from rock.sdk.pool import CONNECT_SECONDS, client, no_answer
 
 PREFIX = "/apis/envs/sandbox/v1"
 
@@ -170,7 +170,7 @@ class Transport:
                 raise errors.Unauthorized(f"{url} wants an API key, or another one") from error
             raise _foreign(error.status, url) from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise errors.Unavailable(f"{url} does not answer: {error or type(error).__name__}") from error
+            raise no_answer(url, error) from error
 
     async def withdraw(self, request_id: str, cancelled: asyncio.CancelledError) -> None:
         """Stop what a cancelled call has started all the same; trouble is noted on the cancellation, which must go on."""
@@ -223,7 +223,8 @@ class Transport:
                 tries += 1
                 pause = _backoff(tries) if away.pause is None else away.pause
                 if time.monotonic() + pause - silent_since > self._patience:
-                    raise away.error from away
+                    # What the HTTP library says of it would be sixty lines more, and nothing new.
+                    raise away.error from None
                 await asyncio.sleep(pause)
 
     async def _try(
@@ -246,9 +247,7 @@ class Transport:
         except aiohttp.InvalidURL as error:
             raise errors.BadRequest(f"base_url {self.url!r} is not a URL") from error
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            reason = str(error) or type(error).__name__
-            mute = isinstance(error, TimeoutError)
-            raise _Away(errors.Unavailable(f"{url} does not answer: {reason}"), mute=mute) from error
+            raise _Away(no_answer(url, error), mute=isinstance(error, TimeoutError)) from error
 
 
 def is_unfinished(result: Any) -> bool:

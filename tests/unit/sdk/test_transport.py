@@ -113,8 +113,13 @@ async def _slowly(seconds=1.0, answer=None):
 
 def test_nobody_there():
     async def body():
-        with pytest.raises(errors.Unavailable, match="does not answer"):
+        with pytest.raises(
+            errors.Unavailable, match=r"does not answer: Connection refused\. .*ROCK_BASE_URL"
+        ) as refused:
             await Transport("http://127.0.0.1:9", {}, patience=0.5).get("/is_alive")
+        assert refused.value.__suppress_context__, "a user sees one error, not those of the libraries"
+        with pytest.raises(errors.Unavailable, match=r"does not answer: \w.*ROCK_BASE_URL"):
+            await Transport("http://no-such-host.invalid", {}, patience=0.1).get("/is_alive")
         with pytest.raises(errors.BadRequest, match="not a URL"):
             await Transport("nonsense", {}, patience=0.5).get("/is_alive")
 

@@ -33,6 +33,9 @@ from rock.sdk.progress import OnProgress, opened
 from rock.sdk.sandbox.sessions import SessionVerbs
 from rock.sdk.transport import new_request_id
 
+_NAMED = 10
+"""How many of the files that were left out a message names."""
+
 
 class FileVerbs(SessionVerbs):
     """Verbs that move file contents."""
@@ -199,7 +202,7 @@ class FileSystem:
         Params:
             on_progress: as for `download_file`, of the archive.
         Returns:
-            Its message names what was left out.
+            Its message names what was left out, the first ten.
         Raises:
             NotFound: there is no such folder.
             BadRequest: it is a file, cannot be read, or the image has no `tar`.
@@ -208,7 +211,8 @@ class FileSystem:
             local = Path(folder) / "download.tar"
             size = await self._fetch(f"{remote_dir.rstrip('/')}/.", local, on_progress, archive=True)
             left_out = await asyncio.to_thread(archive.unpack, local, Path(local_dir))
-        without = f"; left out: {'; '.join(left_out)}" if left_out else ""
+        more = f"; and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
+        without = f"; left out: {'; '.join(left_out[:_NAMED])}{more}" if left_out else ""
         return FileResponse(success=True, message=f"{remote_dir} was copied to {local_dir} ({size} bytes){without}")
 
     async def _fetch(self, path: str, target: Path, on_progress: OnProgress | None, *, archive: bool) -> int:
