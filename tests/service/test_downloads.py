@@ -26,7 +26,7 @@ def sandbox(server):
 
 
 @pytest.mark.parametrize("size", [0, 1, 524_288, 7_000_001])
-def test_a_file_comes_whole(sandbox, tmp_path, size):
+def test_F02_a_file_of_any_bytes_comes_whole(sandbox, tmp_path, size):
     there, here, seen = tmp_path / "in" / "a b'c", tmp_path / "out" / "file", []
     there.parent.mkdir()
     there.write_bytes(os.urandom(size))
