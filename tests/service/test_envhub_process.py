@@ -34,6 +34,9 @@ def test_the_commands(server):
         absent = rock(verb, "cli:env")
         assert (absent.exit_code, absent.stdout) == (1, "") and "not registered" in absent.stderr
     assert rock("register", "e", "i", "--extra-spec", "{").exit_code == 2
+    doubtful = rock("register", "e", "i", "--extra-spec", '{"limit_cpus": "two"}')
+    assert doubtful.exit_code == 0 and "GEM will not run" in doubtful.stderr and "limit_cpus" in doubtful.stderr
+    assert rock("rm", "e").exit_code == 0
 
 
 def test_a_kill_loses_nothing_and_the_client_does_not_notice(server):

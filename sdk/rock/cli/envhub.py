@@ -5,10 +5,11 @@ from typing import Any
 
 import click
 
-from rock.actions import EnvEntry, dump
+from rock.actions import EnvEntry, GemSpec, dump, load
 from rock.cli import options
 from rock.cli.faults import faults
 from rock.cli.lazy import LazyGroup
+from rock.errors import BadRequest
 from rock.sdk import loop
 from rock.sdk.envhub import EnvHubClient, EnvHubClientConfig
 
@@ -41,7 +42,10 @@ def ls(owner: str | None, tags: tuple[str, ...], as_json: bool) -> None:
 @click.option("--owner", default="", help="Who it belongs to, for people and --owner of ls.")
 @click.option("--description", default="", help="What it is, for people.")
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
-@click.option("--extra-spec", help="A JSON object; GEM reads python, modules, cpus and memory from it.")
+@click.option(
+    "--extra-spec",
+    help="A JSON object; GEM reads python, modules, cpus, limit_cpus, memory, disk, pull and docker_args from it.",
+)
 @json_option
 def register(
     env_name: str,
@@ -95,6 +99,11 @@ def _document(text: str | None) -> dict[str, Any] | None:
         raise click.UsageError(f"--extra-spec is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise click.UsageError("--extra-spec must be a JSON object")
+    try:
+        load(GemSpec, value)
+    except BadRequest as error:
+        # No more than that: an entry may be for something else than GEM.
+        click.echo(f"warning: GEM will not run this environment: --extra-spec {error.message}", err=True)
     return value
 
 
