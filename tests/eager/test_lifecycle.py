@@ -3,9 +3,11 @@
 import threading
 import time
 from dataclasses import replace
+from datetime import datetime
 
 import pytest
 
+from app.calls import call_id
 from tests.eager.conftest import PREFIX, Api, envelope
 
 
@@ -53,6 +55,22 @@ def test_a_whole_life(api):
     assert (failed["result"]["code"], failed["result"]["kind"]) == (4000, "not_running")
     assert used(api) == (0, 0)
     assert api.leftovers() == set()
+
+
+@pytest.mark.parametrize(
+    "fields", [{"auto_clear_time_minutes": 0.5}, {"auto_clear_time": 0.5}, {"auto_clear_seconds": 30}, {"auto_clear_seconds": 30.0}]
+)  # fmt: skip
+def test_L06_a_lease_is_what_was_asked_for_to_the_second(api, fields):
+    shown = api.get("/get_status", sandbox_id=api.start(**fields))["result"]
+    start, stop = (datetime.fromisoformat(shown[f"{name}_time"]) for name in ("start", "auto_stop"))
+    assert (stop - start).total_seconds() == pytest.approx(30, abs=5)
+
+
+@pytest.mark.parametrize("name", ["auto_clear_time_minutes", "auto_clear_time", "auto_clear_seconds"])
+@pytest.mark.parametrize("value", [0, -1, "5", 1e12, True])
+def test_L06_a_lease_that_cannot_be_is_named(api, name, value):
+    failed = api.post("/start", image="x", memory="1g", **{name: value})
+    assert (failed["result"]["code"], name in failed["error"]) == (4000, True), failed
 
 
 def test_unknown_sandbox(api):
@@ -319,12 +337,16 @@ def test_a_node_is_lost_under_a_call(api, monkeypatch):
     assert used(api) == (0, 0)
 
 
-def test_a_call_that_no_node_takes_is_answered(api, monkeypatch):
+def test_C09_a_call_that_no_node_takes_is_answered_and_never_runs(api, monkeypatch):
+    """Its message may wait in a queue until a worker is back, long after its caller has gone."""
     monkeypatch.setattr("app.commands.TAKE_MARGIN", 0.2)
     sandbox_id = api.start()
     monkeypatch.setattr(api.client.application.extensions["rock"].dispatch._nodes, "send", lambda *args: None)
-    failed = api.post("/run_in_session", sandbox_id=sandbox_id, command="x", timeout=0.1)
+    failed = api.post("/run_in_session", sandbox_id=sandbox_id, command="x", timeout=0.1, request_id="R")
     assert (failed["result"]["kind"], "not run" in failed["error"]) == ("unavailable", True)
+    ran = list(api.node.ran)
+    api.node.call(call_id("", "R"))
+    assert api.node.ran == ran
     assert api.leftovers() <= {f"sandbox:{sandbox_id}", "node:n1:sandboxes", "node:n1:leases"}
 
 

@@ -141,7 +141,7 @@ def test_small_images_do(containers, image):
     assert containers.hand(containers.start(image=image)).ask("echo hello") == "hello\n"
 
 
-def test_the_images_own_command_and_entrypoint_do_not_matter(containers, engine):
+def test_L03_the_images_own_command_and_entrypoint_do_not_matter(containers, engine):
     tag = "rock-test/ends-at-once:latest"
     base = engine.containers.create(images.ALPINE)
     try:
@@ -260,12 +260,20 @@ def test_another_nodes_folders_are_not_ours(tmp_path):
     one.remove("mine")
 
 
-def test_many_calls_at_once_share_the_pool(containers, caplog):
+def test_C16_many_calls_at_once_share_the_pool(containers, caplog):
+    """Nobody waits for a connection, and none is thrown away (`Connection pool is full`)."""
     ids = [containers.start() for _ in range(4)]
     with caplog.at_level(logging.WARNING), ThreadPoolExecutor(60) as pool:
         states = list(pool.map(containers.deployment.inspect, ids * 60))
     assert all(state.running for state in states)
     assert [record.message for record in caplog.records] == []
+
+
+def test_C16_connections_are_used_again_whatever_is_asked_for(containers):
+    assert not containers.deployment.inspect("nobody").exists
+    before = len(os.listdir("/proc/self/fd"))
+    assert not any(containers.deployment.inspect(f"nobody-{number}").exists for number in range(60))
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
 def test_ten_starts_at_once(containers):

@@ -24,7 +24,8 @@ def running(box, word):
     return int(box.execute(script).result["stdout"])
 
 
-def test_T01_a_timeout_keeps_the_output(shell):
+def test_T01_C06_a_timeout_keeps_the_output(shell):
+    """The limit is the keeper's and the node's own: Celery's do nothing in its pools of threads."""
     begun = time.monotonic()
     result = shell.run("echo a; sleep 98765", timeout=1).failed(6000, "timeout", kind="command_timeout")
     assert time.monotonic() - begun < 4
@@ -110,7 +111,8 @@ def test_the_same_limit_holds_for_one_off_commands(shell, long):
     until(lambda: running(shell, long) == 0, 10, "the end of the child")
 
 
-def test_a_running_call_is_cancelled(shell, long):
+def test_C13_a_running_call_is_cancelled(shell, long):
+    """It ends in the sandbox, and its caller is answered with what it printed."""
     request = f"r-{uuid.uuid4().hex}"
     begun = shell.run(f"echo a; sleep {long}", request_id=request, wait=0)
     assert begun.ok and begun.result["request_id"] == request and begun.result["state"] in ("pending", "running")
@@ -119,6 +121,7 @@ def test_a_running_call_is_cancelled(shell, long):
     result = shell.api.get(f"/results/{request}", wait=10).failed(6000, kind="cancelled")
     assert result["output"] == "a"
     assert shell.output("echo ok") == "ok"
+    until(lambda: running(shell, long) == 0, 10, "the command's end")
 
 
 def test_a_waiting_call_is_withdrawn_and_never_runs(shell):

@@ -71,17 +71,25 @@ def test_an_api_told_to_end_lets_its_callers_go_with_their_request_ids(stack, bo
     waiting, before = Waiting(box, tmp_path, 12), stack.pids()["api"]
     callers = waiting.all(waiting.ask)
     waiting.begun()
+    # A start that waits, too: there is not enough room for it beside the box.
+    start, (node,) = f"s-{uuid.uuid4().hex}", box.api.get("/nodes").result["nodes"]
+    fields = {**SMALL, "cpus": node["cpus"], "request_id": start}
+    starter = ThreadPoolExecutor(1).submit(lambda: box.api.post("/start", **fields))
+    until(lambda: box.api.get("/nodes").result["waiting"] == 1, what="the start's wait")
     begun = time.monotonic()
     os.kill(before.pid, number)
     for mark, reply in zip(waiting.marks, [caller.result(GRACE + 20) for caller in callers], strict=True):
         assert reply.status == 503 and int(reply.headers["Retry-After"]) > 0
         assert reply.failed(5000, mark, kind="unavailable")["request_id"] == mark
+    assert starter.result(GRACE + 20).failed(5000, start, kind="unavailable")["request_id"] == start
     assert time.monotonic() - begun < GRACE + 3
     if number == signal.SIGTERM:
         restarted(stack, "api", before)
     again = waiting.all(lambda place: retried(lambda: waiting.ask(place)))
     waiting.gate.touch()
     waiting.were_true([caller.result(60) for caller in again])
+    assert retried(lambda: box.api.post("/start", **fields, wait=0)).result["state"] == "pending", "it waits on"
+    assert box.api.post(f"/results/{start}/cancel").ok
 
 
 def test_a_worker_told_to_end_answers_each_call_once(stack, box, tmp_path):

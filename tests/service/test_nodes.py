@@ -170,7 +170,8 @@ def test_starts_wait_in_line_with_no_api_alive(stack, api):
     assert held(api) == {}
 
 
-def test_N01_N10_a_lost_node_is_told_at_once_and_comes_back_whole(stack, api, make_node, tmp_path):
+def test_N01_N10_C09_a_lost_node_is_told_at_once_and_comes_back_whole(stack, api, make_node, tmp_path):
+    """What was asked of it meanwhile has been answered, and never runs."""
     here = api.start(**SMALL)
     node = make_node()
     box, doomed = start_on(api, node, stack).open(), start_on(api, node, stack)
@@ -270,7 +271,10 @@ def status_inside(box: Box, port: int) -> int:
 
 
 def test_a_node_that_is_cut_off_and_joined_again(network, open_redis, make_stack, tmp_path):
-    """It lives on behind the cut; what was stopped meanwhile is removed, what runs is usable again, and nothing ran twice."""
+    """It lives on behind the cut; what was stopped meanwhile is removed, what runs is usable again, and nothing ran twice.
+
+    N13: callers are told the address that the node's configuration gives, and need it for nothing: they have the API.
+    """
     stack = make_stack(variables={"ROCK_REDIS_URL": open_redis}).start()
     api, (space, link, _, address) = Api(stack.url), network
     variables = {"ROCK_REDIS_URL": open_redis, "ROCK_BASE_URL": stack.url, "ROCK_NODE__HOST_IP": address}
@@ -278,6 +282,7 @@ def test_a_node_that_is_cut_off_and_joined_again(network, open_redis, make_stack
     try:
         until(lambda: states(api).get(node.id) == "active", 30, "its joining")
         box, doomed = start_on(api, node, stack).open(), start_on(api, node, stack)
+        assert api.get("/get_status", sandbox_id=box.id).result["host_ip"] == address
         box.output("python3 -m http.server 8123 --bind 127.0.0.1 >/dev/null 2>&1 &")
         until(lambda: status_inside(box, 8123) == 200, 30, "the program, by way of the node's address")
         with ThreadPoolExecutor(1) as caller:

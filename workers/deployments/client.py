@@ -7,11 +7,16 @@ from typing import Any
 
 import docker
 import docker.tls
+from docker.transport import UnixHTTPAdapter
 
 from workers.deployments.wire import Endpoint
 
 POOL = 128
 """Connections kept per process: above the threads of any worker, so that no call waits for one (and none is thrown away)."""
+
+
+_UNIX = "http+docker://"
+"""How Docker's client spells every address behind a socket file."""
 
 
 class _Client(docker.APIClient):
@@ -26,9 +31,19 @@ class _Client(docker.APIClient):
         return None
 
 
+class _OnePool(UnixHTTPAdapter):
+    """Docker's way to a socket file, but for its habit of keeping a pool of connections for each path that is asked for.
+
+    Paths hold containers' names, so it would use hardly any connection twice, and keep some dozens of them open.
+    """
+
+    def get_connection(self, url: str | bytes, proxies: Any = None) -> Any:
+        return super().get_connection(_UNIX, proxies)
+
+
 def make(endpoint: Endpoint) -> docker.APIClient:
     """Return a client of the engine at `endpoint`, which has been asked for its version. Errors: what docker and requests raise."""
-    return _Client(
+    client = _Client(
         base_url=endpoint.url,
         version="auto",
         timeout=int(endpoint.timeout),
@@ -37,6 +52,11 @@ def make(endpoint: Endpoint) -> docker.APIClient:
         use_ssh_client=endpoint.url.startswith("ssh://"),
         tls=_tls(endpoint.certificates),
     )
+    if endpoint.url.startswith("unix://"):
+        client.get_adapter(_UNIX).close()
+        path = endpoint.url.replace("unix://", "http+unix://", 1)
+        client.mount(_UNIX, _OnePool(path, int(endpoint.timeout), pool_connections=1, max_pool_size=POOL))
+    return client
 
 
 def _tls(certificates: Path | None) -> Any:
