@@ -38,10 +38,16 @@ class Fleet:
 
     def _show(self, node: NodeRecord, counts: tuple[int, int]) -> NodeResponse:
         """Return a node as clients see it."""
-        alive = self._nodes.is_alive(node, self._clock())
         return NodeResponse(
-            node_id=node.node_id, state=node.state.value if alive else "lost", draining=not node.is_active,
+            node_id=node.node_id, state=self._state(node), draining=not node.is_active,
             cpus=node.cpus, used_cpus=node.used_cpus, memory=node.memory, used_memory=node.used_memory,
             sandboxes=counts[0], pooled=counts[1], labels=dict(node.labels), runtime=node.deployment, host_name=node.host_name,
             host_ip=node.host_ip, last_seen=status.iso(node.heartbeat),
         )  # fmt: skip
+
+    def _state(self, node: NodeRecord) -> str:
+        """Return in a word whether a node takes new sandboxes, and why not."""
+        now = self._clock()
+        if not self._nodes.is_alive(node, now):
+            return "lost"
+        return "full" if node.is_active and node.full_until > now else node.state.value

@@ -51,6 +51,7 @@ class Line:
         scripts = Scripts(redis)
         self._enter = scripts.load("known", "room", "line", "stock", "enter")
         self._restart = scripts.load("known", "room", "line", "restart")
+        self._displace = scripts.load("room", "line", "displace")
         self._advance = scripts.load("room", "line", "advance")
         # The first argument of every script that follows room.lua.
         self.names = json.dumps(keys.ledger())
@@ -121,6 +122,21 @@ class Line:
         if claim.word is ClaimWord.NEW:
             self._send([call.call_id, claim.node])
         return claim
+
+    def displace(self, call: Call, node: str, now: float, closed: float) -> bool:
+        """Have another node take a start that `node` cannot carry out: it is the first in its line again. False if it is not that node's any more.
+
+        Params:
+            closed: seconds for which that node takes nothing new.
+        Raises:
+            Unavailable: Redis is down.
+        """
+        args = [*self.arguments(now), call.sandbox_id, call.call_id, node, now + closed]
+        with redis_faults():
+            moved = self._displace([self._keys.sandbox(call.sandbox_id)], args)
+        if moved:
+            self.freed(now)
+        return bool(moved)
 
     def advance(self, now: float) -> int:
         """Let those whose turn it is go, as long as there is room; return how many. Raises Unavailable."""

@@ -221,6 +221,8 @@ class NodeRecord:
     info: dict[str, str] = field(default_factory=dict)
     # The pool of its cluster label (placement.pool_of); "" takes every start.
     pool: str = ""
+    # Until when it takes nothing new, since its disk was full (epoch seconds; 0: it was not).
+    full_until: float = 0.0
 
     @property
     def is_active(self) -> bool:
@@ -245,6 +247,7 @@ class NodeRecord:
             heartbeat=float(fields.get("heartbeat") or 0), deployment=fields.get("deployment", ""),
             host_name=fields.get("host_name", ""), host_ip=fields.get("host_ip", ""),
             info=json.loads(fields.get("info") or "{}"), pool=fields.get("pool", ""), left=bool(fields.get("left")),
+            full_until=float(fields.get("full_until") or 0),
         )  # fmt: skip
 
 

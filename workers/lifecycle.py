@@ -172,6 +172,8 @@ class NodeLifecycle:
             self._failed(call, Internal(text, sandbox_id=call.sandbox_id))
 
     def _failed(self, call: Call, error: RockError) -> None:
+        if call.is_start and self._starting.goes_elsewhere(call, error):
+            return
         if call.is_start:
             fail_start(self.sandboxes, self.results, call, error, self.results.clock())
         elif not self.results.fail(call.call_id, error, self.results.clock()):

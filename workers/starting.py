@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from app.broker import NodeTask
-from app.calls import Call
+from app.calls import Call, Route
 from app.config import Config
 from app.database import DatabaseAway
 from app.nodes import Nodes
+from app.placement import could_take
 from app.records import PhaseName, PhaseStatus, State
 from app.references import is_own
 from app.stores import Stores
 from rock.actions import StartRequest, load
-from rock.errors import AlreadyExists, ImageNotFound, SandboxGone, StartTimeout
+from rock.errors import AlreadyExists, ImageNotFound, RockError, SandboxGone, StartTimeout
 from workers.agent import undo_start
 from workers.background import Background
 from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
-from workers.deployments.faults import NO_DISK_LIMIT
+from workers.deployments.faults import NO_DISK_LIMIT, DiskFull, DiskFullForImage
 from workers.specs import policy_of, spec_of
 from workers.turns import Turns
 
+log = logging.getLogger(__name__)
+
 FETCHING = 128
 """Starts that may wait for their images at the same time. A wait costs a sleeping thread; the engine itself fetches a few layers at a time."""
+
+FULL_SECONDS = 60.0
+"""For so long a node whose disk was full takes nothing new; meanwhile it looks for images that nobody needs."""
 
 Made = tuple[ContainerState, list[dict[str, object]]]
 """A container's state, and its mounts for people."""
@@ -79,6 +86,25 @@ class Starting:
             self._fetching.begin(call.call_id)
         else:
             self._with_image(call, request)
+
+    def goes_elsewhere(self, call: Call, error: RockError) -> bool:
+        """Have another node take a start for which this one's disk is full, and give this one nothing new for a while.
+
+        Returns:
+            False if the disk is not why it failed, or there is no other node that could take it: then it has failed.
+        """
+        record, node, now = self._stores.sandboxes.get(call.sandbox_id), self._config.node.id, self._clock()
+        if not isinstance(error, DiskFull | DiskFullForImage) or record is None or call.route != Route.START:
+            return False
+        if record.stock:  # of this node's own pool
+            return False
+        others = [one for one in could_take(record, self._stores.nodes.alive(now)) if one.node_id != node]
+        if not any(one.is_active and one.full_until <= now for one in others):
+            return False
+        moved = self._stores.line.displace(call, node, now, FULL_SECONDS)
+        if moved:
+            log.warning("start goes to another node: %s", error.message, extra=call.about)
+        return moved
 
     def restart(self, call: Call) -> None:
         """Start a stopped container again. What ran in it, if anything still does, is of the life before."""

@@ -5,4 +5,4 @@ if n[1] ~= ARGV[3] then return 0 end
 redis.call('HSET', KEYS[1], 'heartbeat', ARGV[4])
 if n[2] ~= 'active' or redis.call('ZSCORE', key('free_cpus', n[3] or ''), ARGV[2]) then return 1 end
 open_node(ARGV[2])
-return 2
+return redis.call('ZSCORE', key('free_cpus', n[3] or ''), ARGV[2]) and 2 or 1

@@ -21,10 +21,15 @@ local function close_node(node, pool)
   if redis.call('ZCARD', key('free_cpus', pool)) == 0 then redis.call('SREM', names.pools, pool) end
 end
 
+-- Whether a node whose field `full_until` is this takes nothing new, since its disk was full just now.
+local function is_full(full_until)
+  return (tonumber(full_until or '0') or 0) > tonumber(redis.call('TIME')[1])
+end
+
 -- Write down what a node has free; `how` is 'XX' to leave a closed node closed.
 local function open_node(node, how)
-  local n = redis.call('HMGET', key('node', node), 'cpus', 'used_cpus', 'memory', 'used_memory', 'pool', 'state')
-  if not n[1] or n[6] ~= 'active' then return end
+  local n = redis.call('HMGET', key('node', node), 'cpus', 'used_cpus', 'memory', 'used_memory', 'pool', 'state', 'full_until')
+  if not n[1] or n[6] ~= 'active' or is_full(n[7]) then return end
   local pool = n[5] or ''
   local cpus, memory = tonumber(n[1]) - tonumber(n[2] or '0'), tonumber(n[3]) - tonumber(n[4] or '0')
   if how == 'XX' then
@@ -53,11 +58,12 @@ local function give_room_back(node, id, cpus, memory)
   return true
 end
 
--- Whether a node lives (has not signed off) and is open, and its pool; one that is not is closed, until its next heartbeat or until it is resumed.
+-- Whether a node lives (has not signed off) and is open, and its pool; one that is not is closed, until its next heartbeat or until it is resumed
+-- (or, if its disk was full, until a heartbeat after that).
 local function is_open(node, want)
-  local n = redis.call('HMGET', key('node', node), 'state', 'heartbeat', 'pool', 'left')
+  local n = redis.call('HMGET', key('node', node), 'state', 'heartbeat', 'pool', 'left', 'full_until')
   local alive = tonumber(n[2] or '0') >= want.lost_before and (n[4] or '') == ''
-  if n[1] == 'active' and alive then return true, n[3] or '' end
+  if n[1] == 'active' and alive and not is_full(n[5]) then return true, n[3] or '' end
   close_node(node, n[3] or '')
   return false
 end

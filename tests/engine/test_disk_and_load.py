@@ -117,7 +117,7 @@ def throwaway(engine):
             engine.images.remove(name, force=True)
 
 
-def test_only_an_image_without_containers_is_evicted(containers, throwaway):
+def test_R07_only_an_image_without_containers_is_evicted(containers, throwaway):
     have, name = containers.deployment.images, throwaway("rock-test-evicted:1")
     sandbox_id = containers.start(image=name)
     assert not have.evict(name, asked_for=True), "it runs"

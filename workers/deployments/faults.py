@@ -31,6 +31,16 @@ class NoDiskLimit(Internal):
     """The engine's storage cannot limit a container's disk."""
 
 
+class DiskFull(StartFailed):
+    """The node's disk is full: another node, or this one later, may start it."""
+
+    retryable = True
+
+
+class DiskFullForImage(PullFailed):
+    """The same, while its image was being fetched."""
+
+
 NO_DISK_LIMIT = "disk limit not enforced here by the engine's storage"
 """The note on a sandbox that was started without the limit that it asked for."""
 
@@ -53,7 +63,7 @@ def _no_bash(text: str, doing: Doing) -> RockError:
 
 
 def _disk_full(text: str, doing: Doing) -> RockError:
-    kind = PullFailed if doing.pulling or doing.pushing else StartFailed
+    kind = DiskFullForImage if doing.pulling or doing.pushing else DiskFull
     return kind(f"cannot {doing.what}: disk full on the node ({text})")
 
 

@@ -17,7 +17,7 @@ class NodeResponse:
 
     node_id: str = wire(fields.String())
     state: str = wire(fields.String(), "")
-    """active, draining, or lost: no sign of life for too long."""
+    """active, draining, full (its disk was, just now: it takes nothing new for a minute), or lost: no sign of life for too long."""
     draining: bool = wire(fields.Boolean(), False)
     """Whether it was told to take nothing new; of a lost node too."""
     cpus: float = wire(fields.Float(), 0.0)

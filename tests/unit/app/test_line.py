@@ -1,10 +1,12 @@
 """Choice, reservation and the lines of waiting starts, against a real Redis."""
 
+import time
+
 import pytest
 
 from app.calls import ClaimWord
 from app.line import Line
-from app.records import Event, NodeState, State
+from app.records import Event, NodeState, PhaseName, PhaseStatus, State
 from app.starts import fail_start
 from app.sweep import Sweep
 from rock.errors import BadRequest, NoCapacity, NotFound, Unavailable
@@ -335,3 +337,52 @@ def test_nothing_is_left_of_a_forgotten_node(world):
     world.nodes.set_images("a", ["python:3.11"])
     assert world.nodes.forget("a", world.now + 1)
     assert world.raw_keys() == set()
+
+
+@pytest.fixture
+def full(world):
+    """Nodes `a`, whose disk turns out to be full when it is to start `s1`, and `b`; the call of that start."""
+    world.now = time.time()
+    world.node("a")
+    claim = world.create("s1")
+    world.node("b")
+    assert claim.node == "a"
+    return world.results.load(world.sandboxes.get("s1").start_call)
+
+
+def test_R07_a_start_that_finds_a_full_disk_goes_to_another_node(world, full):
+    taken = world.results.take(full.call_id, world.now)
+    world.sandboxes.set_phase("s1", PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, "fetching", world.now, full.call_id)
+    assert world.line.displace(taken, "a", world.now, 60.0)
+    record = world.sandboxes.get("s1")
+    assert (record.node, record.state, record.phases, record.has_container) == ("b", State.PENDING, {}, False)
+    assert [(node.used_cpus, node.used_memory) for node in world.nodes.list()] == [(0, 0), (1.0, GB)]
+    assert (world.results.inflight("a"), world.results.inflight("b")) == ([], [full.call_id])
+    moved = world.results.load(full.call_id)
+    assert (moved.node, moved.state, moved.deadline) == ("b", "pending", pytest.approx(full.deadline, abs=0.01))
+    assert not world.line.displace(taken, "a", world.now, 60.0), "it is not that node's any more"
+    assert world.create("s2").node == "b"
+    world.nodes.heartbeat("a", "t", world.now)
+    assert world.create("s3").node == "", "it takes nothing, though it lives"
+    world.redis.hset(world.keys.node("a"), "full_until", world.now - 1)
+    world.nodes.heartbeat("a", "t", world.now)
+    assert world.where("s3") == "a", "a minute later it does"
+    for name in ("s1", "s2", "s3"):
+        world.stop(name)
+    assert [(node.used_cpus, node.used_memory) for node in world.nodes.list()] == [(0, 0), (0, 0)]
+
+
+def test_R07_it_stands_before_those_who_wait(world, full):
+    assert [world.create(name, cpus=2).node for name in ("b1", "w1", "w2")] == ["b", "", ""]
+    assert world.line.displace(full, "a", world.now, 60.0)
+    assert waiting(world) == ["s1", "w1", "w2"] and set(world.line.overdue(world.now + 601)) == {"s1", "w1", "w2"}
+    world.stop("b1")
+    assert (world.where("s1"), waiting(world)) == ("b", ["w1", "w2"])
+    world.stop("s1")
+    assert world.where("w1") == "b"
+
+
+def test_R07_a_start_that_was_stopped_meanwhile_goes_nowhere(world, full):
+    world.stop("s1")
+    assert not world.line.displace(full, "a", world.now, 60.0)
+    assert world.create("s2").node in ("a", "b") and world.sandboxes.get("s1").state is State.STOPPED

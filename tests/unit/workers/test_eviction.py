@@ -1,4 +1,4 @@
-"""Which images a node removes when its disk is full, and which never. Real Redis, an engine that is a table."""
+"""R07: which images a node removes when its disk is full, and which never. Real Redis, an engine that is a table."""
 
 import pytest
 

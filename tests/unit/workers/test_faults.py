@@ -3,7 +3,16 @@
 import pytest
 
 from rock import errors
-from workers.deployments.faults import Doing, NameTaken, NoDiskLimit, is_transient, not_started, translate
+from workers.deployments.faults import (
+    DiskFull,
+    DiskFullForImage,
+    Doing,
+    NameTaken,
+    NoDiskLimit,
+    is_transient,
+    not_started,
+    translate,
+)
 
 START = Doing("start sandbox s1", "img:1")
 PULL = Doing("pull image img:1", "img:1", pulling=True)
@@ -17,7 +26,7 @@ PULL = Doing("pull image img:1", "img:1", pulling=True)
         (400, 'OCI runtime create failed: exec: "bash": executable file not found in $PATH: unknown', errors.StartFailed, "bash"),
         (404, "crun: executable file `bash` not found in $PATH: No such file or directory", errors.StartFailed, "bash"),
         (500, 'runc: runc create failed: exec: "bash": executable file not found in $PATH', errors.StartFailed, "no bash"),
-        (500, "mkdir /var/lib/x: no space left on device", errors.StartFailed, "disk full"),
+        (500, "mkdir /var/lib/x: no space left on device", DiskFull, "disk full"),
         (500, "exec /bin/bash: exec format error", errors.StartFailed, "architecture"),
         (400, "Range of CPUs is from 0.01 to 2.00, as there are only 2 CPUs available", errors.BadRequest, "cpus"),
         (400, "Minimum memory limit allowed is 6MB", errors.BadRequest, "memory"),
@@ -59,7 +68,7 @@ def test_a_refused_start(status, text, kind, says):
         ("net/http: TLS handshake timeout", errors.PullFailed, True),
         ("unexpected EOF", errors.PullFailed, True),
         ("toomanyrequests: You have reached your pull rate limit", errors.PullFailed, True),
-        ("write /var/lib/docker/tmp/x: no space left on device", errors.PullFailed, False),
+        ("write /var/lib/docker/tmp/x: no space left on device", DiskFullForImage, False),
         ("no matching manifest for linux/amd64 in the manifest list entries", errors.StartFailed, False),
         ("something new", errors.PullFailed, False),
     ],

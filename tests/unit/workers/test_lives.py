@@ -24,6 +24,7 @@ from rock.errors import ImageNotFound, StartFailed, success
 from tests.wire import until
 from workers.agent import NodeAgent
 from workers.deployments.abstract import Pull
+from workers.deployments.faults import DiskFull, DiskFullForImage
 from workers.lifecycle import NodeLifecycle
 
 
@@ -216,3 +217,28 @@ def test_C07_starts_that_wait_for_their_images_hold_no_thread_of_those_that_stop
     world.engine.pulled.set()
     until(lambda: all(world.stores.results.load(start.call_id).done for start in starts), 20, "the ends of the starts")
     assert len(world.engine.pulls) == 30
+
+
+@pytest.mark.parametrize("fault", [DiskFull, DiskFullForImage])
+@pytest.mark.parametrize("others", [0, 1])
+def test_R07_a_full_disk_fails_a_start_only_where_no_other_node_could_take_it(world, fault, others):
+    """It fails at once then, and may be tried again."""
+    call = world.start("a", running=False)
+
+    def prepare(image, pull, **options):
+        raise fault("cannot start: disk full on the node (no space left on device)")
+
+    world.engine.prepare_image = prepare
+    if others:
+        world.stores.nodes.register("n2", "t", NodeRecord("n2", 9.0, 2**40), time.time())
+    world.lifecycle.start(call.call_id)
+    record, answer = world.stores.sandboxes.get("a"), world.stores.results.load(call.call_id).envelope
+    if others:
+        assert (record.node, record.state, answer) == ("n2", State.PENDING, None)
+        world.ends("a")
+        return
+    result = answer["result"]
+    assert (record.state, result["code"], result["retryable"]) == (State.STOPPED, 5000, True) and "disk full" in answer[
+        "error"
+    ]
+    assert world.stores.nodes.get("n1").full_until == 0, "it is the only one, and tells each start"
