@@ -2,11 +2,20 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from rock import errors
-from rock.actions import BashAction, ChmodRequest, Command, CreateBashSessionRequest, ReadFileRequest, State
+from rock.actions import (
+    BashAction,
+    ChmodRequest,
+    ChownRequest,
+    Command,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    State,
+)
 from rock.sdk.sandbox import sync
 from rock.sdk.sandbox.client import Sandbox, SandboxGroup
 from rock.sdk.sandbox.config import SandboxConfig, SandboxGroupConfig
@@ -106,12 +115,47 @@ async def test_files(sandbox, tmp_path):
     await sandbox.write_file_by_path("1\n2\n3\n4", str(tmp_path / "lines"))
     read = sandbox.read_file_by_line_range
     assert (await read(str(tmp_path / "lines"), 2, 3)).content == "2\n3\n"
-    assert (await read(str(tmp_path / "lines"), 3)).content == "3\n4"
+    assert (
+        (await read(str(tmp_path / "lines"), 3)).content
+        == (await read(str(tmp_path / "lines"), 3, 4)).content
+        == "3\n4"
+    )
     assert (await read(str(tmp_path / "lines"))).content == "1\n2\n3\n4"
     with pytest.raises(errors.BadRequest, match="lines 3 to 2"):
         await read(str(tmp_path / "lines"), 3, 2)
     with pytest.raises(errors.CommandFailed, match="absent"):
         await read(str(tmp_path / "absent"))
+
+
+@with_sandbox
+async def test_X04_F15_what_the_helpers_are_given_is_data(sandbox, tmp_path):
+    """Names, modes, users: none of it is read by a shell, by the service or by the sandbox's."""
+    name = str(tmp_path / "w" / "-x '$(touch pwned)' \"a\"; touch pwned\n`touch pwned`")
+    injection = f"; touch pwned {tmp_path}/pwned"
+    await sandbox.write_file_by_path("content", name)
+    await sandbox.fs.chmod(ChmodRequest(paths=[name], mode="600"))
+    assert Path(name).stat().st_mode & 0o777 == 0o600
+    for call in (
+        sandbox.fs.chmod(ChmodRequest(paths=[name], mode=f"755{injection}")),
+        sandbox.fs.chmod(ChmodRequest(paths=[f"/nope{injection}"], mode="755")),
+        sandbox.fs.chown(ChownRequest(paths=[name], remote_user=f"root{injection}")),
+    ):
+        with pytest.raises(errors.RockError):
+            await call
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "f").write_text("x")
+    await sandbox.fs.upload_dir(tmp_path / "folder", f"{name}-folder")
+    await sandbox.fs.download_dir(f"{name}-folder", tmp_path / "back")
+    assert (tmp_path / "back" / "f").read_text() == "x"
+    await sandbox.fs.download_file(name, tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "content"
+    seen = await sandbox.arun("echo out", mode="nohup", output_file=f"{name}.out")
+    assert seen.output == "out" and Path(f"{name}.out").read_text() == "out\n"
+    assert (await sandbox.read_file_by_line_range(name, 1, 1)).content == "content"
+    with pytest.raises(errors.RockError):
+        await sandbox.create_session(CreateBashSessionRequest(session="u", remote_user=f"root{injection}"))
+    assert not list(tmp_path.rglob("pwned"))
+    assert "pwned" not in (await sandbox.execute(Command(command="ls -A . ~"))).stdout
 
 
 @with_sandbox

@@ -69,10 +69,12 @@ class FileVerbs(SessionVerbs):
         first = 1 if start_line is None else start_line
         if first < 1 or (end_line is not None and end_line < first):
             raise errors.BadRequest(f"lines {first} to {end_line} are none: they begin at 1 and go up")
-        last = "$" if end_line is None else str(end_line)
-        # `q` ends the reading at the last line, however long the file is.
-        script = f"{first},{last}p" + ("" if end_line is None else f";{end_line}q")
-        done = await self.execute(Command(command=["sed", "-n", "-e", script, "--", file_path], timeout=300))
+        # Neither adds a newline to a last line that has none, and what comes after the last line is not read.
+        command = ["tail", "-n", f"+{first}", "--", file_path]
+        if end_line is not None:
+            script = 'head -n "$2" -- "$3" | tail -n "+$1"'
+            command = ["bash", "-o", "pipefail", "-c", script, "bash", str(first), str(end_line), file_path]
+        done = await self.execute(Command(command=command, timeout=300))
         if done.exit_code != 0:
             raise errors.CommandFailed(f"{file_path}: {done.stderr.strip()}", exit_code=done.exit_code)
         return ReadFileResponse(content=done.stdout)
