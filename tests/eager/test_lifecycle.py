@@ -350,6 +350,18 @@ def test_C09_a_call_that_no_node_takes_is_answered_and_never_runs(api, monkeypat
     assert api.leftovers() <= {f"sandbox:{sandbox_id}", "node:n1:sandboxes", "node:n1:leases"}
 
 
+def test_L07_a_lease_is_renewed_by_whichever_process_is_called(api, make_api):
+    other, sandbox_id = make_api(prefix=api.prefix), api.start(auto_clear_seconds=100)
+    record = api.node.stores.sandboxes.get(sandbox_id)
+    for one in (api, other, api):
+        api.redis.hset(f"{api.prefix}sandbox:{sandbox_id}", "expires", record.expires - 99)
+        assert one.post("/run_in_session", sandbox_id=sandbox_id, command="true")["status"] == "Success"
+        renewed = api.node.stores.sandboxes.get(sandbox_id).expires
+        assert renewed >= record.expires
+        lease = api.redis.zscore(f"{api.prefix}node:n1:leases", sandbox_id)
+        assert lease == pytest.approx(renewed, abs=0.01), "what the node's reaper reads"
+
+
 def test_calls_renew_the_lease_and_lists_of_keys_stay_small(api):
     sandbox_id = api.start(auto_clear_seconds=100)
     record = api.node.stores.sandboxes.get(sandbox_id)

@@ -42,6 +42,7 @@ def test_R10_a_disk_limit_starts_everywhere_and_status_tells_how_it_is_kept(engi
         box.stop()
         assert box.post("/restart").ok
     box.stop()
+    assert box.post("/delete").ok
     plain = api.start(image=images.DEBIAN, disk=None)
     assert api.get("/get_status", sandbox_id=plain.id).result["notes"] == []
     plain.stop()
@@ -97,6 +98,30 @@ def test_R12_statistics_are_true_against_a_known_load(engine_server):
     assert shell.run(f"python3 -c '{send}'").ok
     assert measured()["net"] - idle["net"] >= 100_000
     assert box.post("/stop").ok
+
+
+def test_R09_answered_commands_leave_nothing_in_the_sandbox(engine_server):
+    """Long output stays until the next command of its session, and only then."""
+    box = Api(engine_server.url).start(image=images.DEBIAN)
+    shell, count = box.open(), "find /run/rock /run/rock-users /tmp /root | wc -l; du -sk /run/rock | cut -f1"
+
+    def held():
+        reply = box.execute(count, shell=True)
+        assert reply.ok, reply.body
+        return [int(number) for number in reply.result["stdout"].split()]
+
+    def work(rounds):
+        for _ in range(rounds):
+            assert shell.output("echo x") == "x"
+            assert box.execute("echo x", shell=True).ok
+            assert len(shell.output("head -c 300000 /dev/zero | tr '\\0' x")) == 300_000
+        assert shell.output("true") == ""
+
+    work(2)
+    files, kilobytes = held()
+    work(25)
+    until(lambda: held()[0] <= files + 4 and held()[1] <= kilobytes + 400, 20, "the end of what was answered")
+    box.stop()
 
 
 @pytest.fixture

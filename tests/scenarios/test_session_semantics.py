@@ -62,6 +62,14 @@ def test_S06_valid_bash_runs(shell, script, printed):
     assert shell.output(script) == printed
 
 
+def test_L25_a_startup_file_that_fails_is_told_with_what_it_printed(shell):
+    shell.write("~/bad", "echo printed; echo complained >&2; V=set; return 1")
+    for file, words in (("/etc/nope", ["/etc/nope"]), ("~/bad", ["printed", "complained"])):
+        result = shell.post("/create_session", session="started", startup_source=[file]).failed(6000)
+        assert all(word in result["output"] for word in words), result
+        shell.post("/close_session", session="started")
+
+
 def test_S07_a_prompt_changes_nothing(shell):
     shell.run("export PS1='(env) $ '")
     assert shell.output("echo ok") == "ok"
