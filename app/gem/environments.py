@@ -119,7 +119,7 @@ class Environments:
         return load(StartRequest, {
             "image": recipe.image, "memory": spec.memory or str(config.memory), "cpus": cpus,
             "limit_cpus": spec.limit_cpus or max(cpus, config.limit_cpus), "pull": spec.pull,
-            "docker_args": spec.docker_args, "startup_timeout": config.make_seconds, "metadata": {"gem_env": env_id},
+            "docker_args": spec.docker_args, "auto_clear_seconds": spec.auto_clear_seconds, "startup_timeout": config.make_seconds, "metadata": {"gem_env": env_id},
             **({"disk": spec.disk} if spec.disk else {}),
         })  # fmt: skip
 

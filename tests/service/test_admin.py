@@ -29,6 +29,8 @@ def until(condition, seconds=20.0):
 
 def test_start_runs_the_whole_set_and_stop_leaves_nothing(stack):
     assert stack.rock("admin", "status").returncode == 1
+    nothing = stack.rock("admin", "reload")
+    assert nothing.returncode == 1 and "nothing runs" in nothing.stderr
     begun = stack.rock("admin", "start", "--detach")
     assert begun.returncode == 0, begun.stderr
     assert stack.url in begun.stdout and stack.node_id in begun.stdout and "local" in begun.stdout

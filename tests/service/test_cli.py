@@ -53,6 +53,13 @@ def test_run_takes_files_along_and_runs_beside_them(server, tmp_path):
     assert absent.returncode == 2 and "there is no file or folder" in absent.stderr
 
 
+def test_a_command_that_is_not_there_is_127_and_shell_text_gets_a_hint(server):
+    seen = server.rock("sandbox", "run", *SMALL, "x", "echo a | cat")
+    assert seen.returncode == 127 and "not found" in seen.stderr and "sh -c" in seen.stderr
+    seen = server.rock("sandbox", "run", *SMALL, "x", "no-such-program", "a b")
+    assert seen.returncode == 127 and "not found" in seen.stderr and "sh -c" not in seen.stderr
+
+
 def test_json_for_programs(server):
     seen = server.rock("sandbox", "run", "--json", *SMALL, "x", "sh", "-c", "echo out; echo err >&2; exit 7")
     found = json.loads(seen.stdout)

@@ -10,7 +10,19 @@ from typing import Any
 
 from marshmallow import ValidationError, fields
 
-from rock.actions.fields import Choice, Number, Size, Text, Texts, clean_text, image_name, label, path_text, wire
+from rock.actions.fields import (
+    Choice,
+    Number,
+    Size,
+    Text,
+    Texts,
+    clean_text,
+    image_name,
+    label,
+    path_text,
+    seconds,
+    wire,
+)
 
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 
@@ -63,6 +75,7 @@ class GemSpec:
     disk: str | None = wire(Size(), None)
     pull: str = wire(Choice("missing", "never", "always"), "missing")
     docker_args: list[str] = wire(Texts(most=1000), factory=list)
+    auto_clear_seconds: float | None = wire(seconds(), None)
 
 
 @dataclass(kw_only=True)

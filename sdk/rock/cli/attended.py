@@ -18,6 +18,7 @@ from rock.errors import CommandFault, RockError
 from rock.sdk.sandbox.client import Sandbox
 from rock.sdk.transport import new_request_id
 
+_NOT_FOUND = 127
 LOOK_SECONDS = 0.5
 """Between two looks at how far a start is."""
 
@@ -55,7 +56,7 @@ async def _interruptible(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def execute(sandbox: Sandbox, command: Command, as_json: bool) -> int:
-    """Run a command, print what it prints where it prints it as it comes, and return its exit code; as JSON, print all at its end."""
+    """Run a command (a list), print what it prints where it prints it as it comes, and return its exit code; as JSON, print all at its end."""
     try:
         seen = await sandbox.execute(command, None if as_json else _print)
     except CommandFault as error:
@@ -70,6 +71,8 @@ async def execute(sandbox: Sandbox, command: Command, as_json: bool) -> int:
         click.echo(json.dumps(value, indent=2))
     elif seen.failure_reason:
         click.echo(seen.failure_reason, err=True)
+    elif seen.exit_code == _NOT_FOUND and len(command.command) == 1 and len(command.command[0].split()) > 1:
+        click.echo("Try: what a shell is to read needs one: -- sh -c '…'", err=True)
     return seen.exit_code or 0
 
 

@@ -44,7 +44,7 @@ def ls(owner: str | None, tags: tuple[str, ...], as_json: bool) -> None:
 @click.option("--tag", "tags", multiple=True, help="May be repeated.")
 @click.option(
     "--extra-spec",
-    help="A JSON object; GEM reads python, modules, cpus, limit_cpus, memory, disk, pull and docker_args from it.",
+    help="A JSON object; GEM reads python, modules, cpus, limit_cpus, memory, disk, pull, docker_args and auto_clear_seconds from it.",
 )
 @json_option
 def register(
