@@ -1532,8 +1532,12 @@ k_go_on() {
     DEAD_HOLDER=$holder
   fi
   ((${#alive[@]})) && return
-  for pid in "$FEEDER" "${RUNNER[@]}" "${CHILD[@]}"; do
-    k_stat "$pid" && [[ $STATUS == T ]] && { if [[ $K == 1 ]]; then kill -CONT -1; else kill -CONT "$pid"; fi; }
+  # The feeder is stopped by those who stop all, of whom none is left to let them go on; a one-off command can only have stopped itself.
+  if k_stat "$FEEDER" && [[ $STATUS == T ]]; then
+    if [[ $K == 1 ]]; then kill -CONT -1; else kill -CONT "$FEEDER"; fi
+  fi
+  for pid in "${RUNNER[@]}" "${CHILD[@]}"; do
+    k_stat "$pid" && [[ $STATUS == T ]] && kill -CONT "$pid"
   done
 }
 

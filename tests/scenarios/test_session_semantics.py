@@ -163,6 +163,13 @@ def test_S24_a_command_that_ends_or_stops_its_shell_is_answered(shell, shared, c
     other.close()
 
 
+def test_S24_a_one_off_command_that_stops_itself_goes_on_and_nothing_else_does(shell):
+    job = shell.output("sleep 98765 & kill -STOP $!; echo $!").split()[-1]
+    reply = shell.execute("kill -STOP $$; echo ok", shell=True, timeout=20)
+    assert reply.ok and reply.result["stdout"] == "ok\n", reply.body
+    assert shell.output(f"cat /proc/{job}/stat").split()[2] == "T", "who stopped it wants it so"
+
+
 @pytest.mark.parametrize("command, code", [("exec bash", 0), ("exec false", 1), ("exec bash -c 'exit 9'", 9)])
 def test_S25_exec_replaces_the_shell_and_is_answered(shell, command, code):
     reply = shell.run(command)
