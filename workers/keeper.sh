@@ -1036,16 +1036,19 @@ k_drop_exec() {
 # --- ending what runs ----------------------------------------------------------------------------------------------------------------------
 
 # Put into V what call $id started: descendants of $1 that are newer than tick $2 and no older job of the session, and whoever holds its output pipe.
+# LOOKED are all processes that were looked at, LOST those that were gone when their turn came.
 k_victims() {
   local root=$1 tick=$2 pipe=$3 p s more=1 ppid=() born=() pids=()
   local -A in_tree=([$root]=1) old=()
-  V=()
+  V=() LOOKED=() LOST=()
   set +f
   if [[ $4 && -e $4 ]]; then while read -r p; do old[$p]=1; done <"$4"; fi
   for p in /proc/[0-9]*; do
     p=${p#/proc/}
-    { IFS= read -r s <"/proc/$p/stat"; } 2>/dev/null || continue
-    set -- ${s##*) }
+    IFS= read -r s <"/proc/$p/stat" || { LOST+=("$p"); continue; }
+    LOOKED+=("$p")
+    k_fields
+    set -- $s
     [[ $1 == Z || $p == "$K" || $p == "$BASHPID" ]] && continue
     ((${20} < tick)) && continue # on a busy host nearly all of them
     pids+=("$p")
@@ -1078,13 +1081,15 @@ k_victims() {
 # The next command waits for the `q` at the end.
 k_kill() {
   local id=$1 shell=$2 child=$3 stop=$4 w=${OUT[$1]} pipe='' sig round p s root=${2:-$3} V=() HOLDERS=''
-  local -A told=() SEEN=()
+  local -A told=() SEEN=() ends=()
   [[ ! $w && ${TAP[$id]} ]] && exec {w}>"/proc/${RUNNER[$id]}/fd/${TAP[$id]}"
   [[ $w ]] && pipe=/proc/$BASHPID/fd/$w # our own copy: it stays when the keeper closes its end
+  k_uptime
+  ends=([INT]=$((UP + 25)) [TERM]=$((UP + 40)) [KILL]=$((UP + 250))) # the answer is to come within a second
   for round in 1 2 3; do
     kill -STOP "$root"
     for sig in INT TERM KILL; do
-      k_signal_victims "$sig" && break
+      k_signal_victims "$sig" "${ends[$sig]}" && break
     done
     [[ $shell ]] && k_interrupt "$shell" "$stop"
     for ((s = 0; s < 25; s++)); do
@@ -1093,7 +1098,9 @@ k_kill() {
     done
   done
   [[ $shell ]] && ! k_is_over "$id" && kill -KILL "$shell"
-  k_freeze "$root" "$id" "$pipe"
+  # What KILL ended stood still, and could not get away by forking; what ended by itself could, unless it is looked for while all stand still.
+  k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
+  [[ $sig == KILL && ${#V[@]} == 0 ]] || k_freeze "$root" "$id" "$pipe"
   for p in "${!SEEN[@]}"; do # those too that lost their parent meanwhile
     k_stat "$p" && [[ $BORN == "${SEEN[$p]}" ]] && kill -KILL "$p"
   done
@@ -1107,25 +1114,22 @@ k_kill() {
 # Has the keeper heard of the end of call $1? Where it is itself at work here, for want of room, it has not heard anything, and looks.
 k_is_over() { [[ -e $R/k.$1 ]] || { ((BASHPID == K)) && k_marked "$1"; }; }
 
-# Send $1 to the victims, each once (a handler that is at work is not disturbed), and give them a quarter of a second, more where
-# everything is slow; KILL needs no handler, only time. Each look reads all of /proc, so they become rarer.
-# True when all are dead.
+# Send $1 to the victims, each once (a handler that is at work is not disturbed), and wait for their end until tick $2, however slow everything is: the
+# caller's answer waits, too. A look reads all of /proc, and eight killers that do so all the time take the machine from those whom they wait for: so
+# it is done again only when all that were found have ended, and there may be others. True when all are dead.
 k_signal_victims() {
-  local p tries left end patience=25 pauses=(0.002 0.005 0.005 0.01 0.02 0.03 0.04)
-  [[ $1 == KILL ]] && patience=200
+  local p tries left pauses=(0.002 0.005 0.005 0.01 0.02 0.03 0.04)
   k_holders "$id"
-  k_uptime
-  end=$((UP + patience))
-  for ((tries = 0; tries < 10 || UP < end; tries++)); do
+  for ((tries = 0; ; tries++)); do
     if [[ $1 == KILL && $tries == 0 ]]; then
       k_freeze "$root" "$id" "$pipe"
     else
       k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
-      [[ $child ]] && kill -0 "$child" && V+=("$child")
+      [[ $child ]] && V+=("$child")
     fi
     left=''
     for p in "${V[@]}"; do
-      k_stat "$p" && [[ $STATUS != Z ]] || continue
+      k_lives "$p" || continue
       left=1
       [[ ${told[$1$p]} ]] || kill -"$1" "$p"
       told[$1$p]=1
@@ -1133,31 +1137,47 @@ k_signal_victims() {
     done
     [[ $1 == KILL && $tries == 0 ]] && k_thaw
     [[ $left ]] || return 0
-    k_pause "${pauses[tries < 6 ? tries : 6]}"
-    k_uptime
+    while :; do
+      k_pause "${pauses[tries < 6 ? tries : 6]}"
+      for p in "${V[@]}"; do k_lives "$p" && break; done || { [[ $1 == KILL ]] && return; break; }
+      k_uptime
+      ((UP < $2)) || return 1
+      ((tries++))
+    done
   done
-  return 1
 }
+
+# Does process $1 run, or could it?
+k_lives() { k_stat "$1" && [[ $STATUS != Z ]]; }
 
 # Make the stopped shell $1, whose children are dead, drop the rest of its command, and go on.
 k_interrupt() {
-  local p signal=INT
-  ((round > 1 || ${#SEEN[@]})) && signal=$2
-  k_pids
-  for p in "${PIDS[@]}"; do
-    # A child that ended by itself just now: the shell is still to collect it.
-    k_stat "${p#/proc/}" && [[ $STATUS == Z && $PARENT == "$1" ]] && signal=$2
-  done
+  local p signal=$2
+  if ((round == 1 && ${#SEEN[@]} == 0)); then
+    signal=INT
+    k_pids
+    for p in "${PIDS[@]}"; do
+      # A child that ended by itself just now: the shell is still to collect it.
+      k_stat "${p#/proc/}" && [[ $STATUS == Z && $PARENT == "$1" ]] && { signal=$2; break; }
+    done
+  fi
   k_marked "$id" || kill -"$signal" "$1" # or the command is over, and the shell reports already
   kill -CONT "$1"
   k_remind "${KEY[$id]}" "$id"
 }
 
+# Keep of s, a line that the kernel tells of a process, what follows its name. That may hold anything, but looking from the end takes long.
+k_fields() {
+  s=${s#*) }
+  [[ $s != *')'* ]] || s=${s##*) }
+}
+
 # What the kernel tells of process $1, in STATUS, PARENT and BORN (ticks). False when there is none.
 k_stat() {
   local s
-  { IFS= read -r s <"/proc/$1/stat"; } 2>/dev/null || return
-  set -- ${s##*) }
+  IFS= read -r s <"/proc/$1/stat" || return
+  k_fields
+  set -- $s
   STATUS=$1 PARENT=$2 BORN=${20}
 }
 
@@ -1168,31 +1188,58 @@ k_marked() {
   [[ $x == *$'\036'"$1 "* ]]
 }
 
-# Stop all victims, also those that fork faster than they are found or hand over to a successor and end. In a container one signal stops all at once but
-# PID 1 and us, and what is not meant goes on afterwards (k_thaw); one of us at a time, or two would stop each other for good. Elsewhere victims are
-# stopped until several looks find no new one.
+# Stop all victims of call $2, those below $1 and those that hold pipe $3; k_thaw follows. Once those that were found stand still, and a look finds no
+# other and loses none that could have been one, there is none: who could have started it was seen. That holds up nobody else. Only where they fork
+# faster than they are found, or are another user's, does a container stop as a whole: one signal stops all but PID 1 and us, and what is not meant goes
+# on afterwards; one of us at a time, or two would stop each other for good.
 k_freeze() {
-  local p clean=0
-  local -A stopped=()
-  if [[ $K == 1 ]]; then
+  FROZEN=''
+  if [[ ${S_USER[${KEY[$2]:--}]} ]] || ! k_stop "$@"; then
+    [[ $K == 1 ]] || return
     k_take_turn
     k_asleep
+    FROZEN=1
     kill -STOP -1
     k_holders "$2"
-    k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
-    [[ $child ]] && V+=("$child")
-    return
+    k_look "$@"
   fi
-  while ((clean++ < 5)); do
-    k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
-    [[ $child ]] && V+=("$child")
+}
+
+k_look() {
+  k_victims "$1" "${TICK[$2]}" "$3" "$R/j.${KEY[$2]}"
+  [[ $child ]] && V+=("$child")
+}
+
+# Stop the victims one by one; false when that came to no end.
+k_stop() {
+  local p n tries standing='' fresh
+  local -A stopped=() known=()
+  for ((tries = 0; tries < 6; tries++)); do
+    k_look "$@"
+    fresh=''
+    for p in "${LOST[@]}"; do [[ ${known[$p]} ]] || fresh=1; done
+    for p in "${LOOKED[@]}"; do known[$p]=1; done
     for p in "${V[@]}"; do
+      unset "known[$p]"
       [[ ${stopped[$p]} ]] && continue
-      kill -STOP "$p" && clean=0
-      stopped[$p]=1
+      kill -STOP "$p"
+      stopped[$p]=1 fresh=1
     done
-    k_pause 0.002
+    [[ $fresh || ! $standing ]] || return 0
+    standing=''
+    for ((n = 0; n < 10; n++)); do
+      k_moves || { standing=1; break; }
+      k_pause 0.003
+    done
   done
+  return 1
+}
+
+# Is one of V not at a stand yet?
+k_moves() {
+  local p
+  for p in "${V[@]}"; do k_stat "$p" && [[ $STATUS != [TtZX] ]] && return; done
+  return 1
 }
 
 # Note which processes are stopped by the user's own will, in ASLEEP.
@@ -1201,14 +1248,15 @@ k_asleep() {
   ASLEEP=()
   set +f
   for p in /proc/[0-9]*; do
-    { IFS= read -r s <"$p/stat"; } 2>/dev/null && [[ ${s##*) } == T* ]] && ASLEEP+=("${p#/proc/}")
+    IFS= read -r s <"$p/stat" && k_fields && [[ $s == T* ]] && ASLEEP+=("${p#/proc/}")
   done
   set -f
 }
 
 # Let go on what k_freeze stopped in a container, but for what was stopped before.
 k_thaw() {
-  [[ $K == 1 ]] || return
+  [[ $FROZEN ]] || return
+  FROZEN=''
   kill -CONT -1
   ((${#ASLEEP[@]})) && kill -STOP "${ASLEEP[@]}"
   printf '\n' >&"$TURN"
@@ -1253,7 +1301,7 @@ k_submit() {
     if [[ ${S_TTY[$key]} == t* ]]; then SAY+="reject $id tty"$'\n'; else SAY+="reject $id terminal"$'\n'; fi
     return
   fi
-  if [[ $verb == TTY ]]; then k_tty_new "$key" "$id" "$4" || { SAY+="reject $id nospace"$'\n'; return; }; fi
+  if [[ $verb == TTY ]]; then k_tty_new "$key" "$id" "$4" || { SAY+="reject $id $WHY"$'\n'; return; }; fi
   KEY[$id]=$key STATE[$id]=queued
   S_QUEUE[$key]+="$id "
   if [[ ${S_BUSY[$key]} ]]; then SAY+="queued $id"$'\n'; else k_next "$key"; fi
@@ -1271,8 +1319,8 @@ k_prepare() {
       [[ ${S_IN[$key]} ]] && { SAY+="reject $id exists"$'\n'; return 1; }
       k_part "$key"
       if [[ $4 != - ]]; then k_admit "$key" "$4" || { SAY+="reject $id $WHY"$'\n'; return 1; }; fi
-      k_open "$key" ;;
-    *) [[ ! ${S_IN[$key]} && ${S_ENDED[$key]} ]] && k_reopen "$key" "$id" ;;
+      k_open "$key" || { k_part "$key"; SAY+="reject $id files"$'\n'; return 1; } ;;
+    *) [[ ${S_IN[$key]} || ! ${S_ENDED[$key]} ]] || k_reopen "$key" "$id" || { SAY+="reject $id files"$'\n'; return 1; } ;;
   esac
   unset "S_ENDED[$key]"
 }

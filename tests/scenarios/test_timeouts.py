@@ -1,6 +1,7 @@
 """A command ends at its time with what it printed, and nobody else notices: the T rows of the catalogue of faults."""
 
 import random
+import shlex
 import threading
 import time
 import uuid
@@ -66,6 +67,15 @@ def test_T04_all_that_the_command_started_is_ended(shell, script, long):
     shell.run("trap - INT TERM")
     assert shell.output("echo ok") == "ok"
     until(lambda: running(shell, long) == 0, 10, "the end of the children")
+
+
+def test_T04_nothing_else_stands_still_while_a_stubborn_command_is_ended(own):
+    """Who was stopped and goes on is told by the kernel: SIGCONT."""
+    other, stubborn = own.open(), own.open()
+    note = "import signal, time; signal.signal(signal.SIGCONT, lambda *a: print('stopped', flush=True)); print('ready', flush=True); time.sleep(98765)"
+    other.run(f"python3 -c {shlex.quote(note)} > ~/noted & until [[ -s ~/noted ]]; do sleep 0.05; done")
+    stubborn.run("(trap '' INT TERM; while :; do sleep 98765; done)", timeout=0.5).failed(6000, kind="command_timeout")
+    assert other.output("cat ~/noted; jobs -r | wc -l").split() == ["ready", "1"]
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "5", 1e12, True])

@@ -126,6 +126,21 @@ def test_other_sessions_and_one_off_commands_are_spared(keeper):
     assert keeper.end_of(other).output == b"two\n"
 
 
+def test_T04_stubborn_commands_that_are_ended_together_do_not_wait_for_each_other(keeper):
+    """Each of them takes the machine from the others; one after the other would take longer than the sleep."""
+    for number in range(9):
+        keeper.open(str(number))
+    calls = [keeper.start("echo a; (trap '' INT TERM; while :; do :; done)", str(number)) for number in range(8)]
+    sleeper = keeper.start("sleep 5", "8")
+    for call in [*calls, sleeper]:
+        keeper.says(call, "start")
+    keeper.send([frame("KILL", call) for call in calls])
+    for call in calls:
+        assert keeper.end_of(call).output == b"a\n"
+    assert keeper.answer(sleeper).exit_code is None
+    assert keeper.run("echo ok", "0").output == b"ok\n"
+
+
 def test_the_next_command_waits_for_the_end_and_runs(shell):
     call, following = shell.start("sleep 98765"), shell.start("echo next")
     shell.says(following, "queued")
