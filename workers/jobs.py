@@ -60,6 +60,10 @@ REFUSALS: dict[str, tuple[type[RockError], str]] = {
         CommandFailed,
         "Sandbox {sandbox_id} is at its limit of processes, so this was not run; end some of them, or stop it",
     ),
+    "files": (
+        CommandFailed,
+        "Sandbox {sandbox_id} is at its limit of open files (`ulimit -n` of its main process), so this was not run; close sessions, or start it with a higher one",
+    ),
     # Seen only if Redis lost the answer in a crash: otherwise the true answer is stored, and this one comes too late.
     "past": (Internal, "The call ran before, but its answer was lost; it was not run again"),
     "withdrawn": (Cancelled, "The command was cancelled before it ran"),

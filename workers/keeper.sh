@@ -260,9 +260,11 @@ k_session() {
   printf 'x %s %s %s\n' "$key" $? "$gen" >&"$EV"
 }
 
+# Open session $1; false when the keeper has too many files open.
 k_open() {
   local key=$1 in
   exec {in}<> <(:)
+  [[ $in ]] || return
   S_IN[$key]=$in S_BUSY[$key]='' S_QUEUE[$key]='' S_GEN[$key]=$((++N)) # a name may be used again before its former shell is gone
   k_session "$key" "$in" "$N" &
   S_WRAP[$key]=$!
@@ -271,6 +273,7 @@ k_open() {
   # running, until another one has run. A trap of the user's own on INT would keep the command alive: it is the one thing that a timeout resets.
   printf '%s\n' 'PS1= PS2= HISTFILE=' '\builtin set +o history +H' "\\builtin trap '\\builtin trap - INT; \\builtin kill -INT \$\$' RTMAX RTMAX-1" >&"$in"
   [[ ${S_USER[$key]} ]] && printf '%s\n' '\builtin test -x . || \builtin cd || \builtin cd /' >&"$in"
+  return 0
 }
 
 # Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
@@ -282,6 +285,7 @@ k_pipe() {
     k_user_pipe "$1" || return
   elif [[ ! ${S_W[$1]} ]]; then
     [[ $SPARE_W ]] || k_spare
+    [[ $SPARE_W ]] || { why=files; return 1; }
     S_W[$1]=$SPARE_W S_SLOT[$1]=$SPARE_SLOT SPARE_W='' WANT_SPARE=1
   fi
   k_pids
@@ -414,23 +418,28 @@ k_shell_ended() {
   unset "S_IN[$key]" "S_PID[$key]" "S_WRAP[$key]" "S_BUSY[$key]" "S_QUEUE[$key]" "S_GEN[$key]"
   S_ENDED[$key]=$2
   SAY+="ended $key $2"$'\n'
-  if [[ $again && ${STATE[${again%% *}]} == queued ]] && ! k_room; then
-    for id in $again; do
-      STATE[$id]=''
-      SAY+="reject $id full"$'\n'
-    done
-  elif [[ $again && ${STATE[${again%% *}]} == queued ]]; then
-    k_reopen "$key" "${again%% *}"
+  [[ $again && ${STATE[${again%% *}]} == queued ]] || return
+  if ! k_room; then
+    w=full
+  elif k_reopen "$key" "${again%% *}"; then
     S_QUEUE[$key]=$again
     k_next "$key"
+    return
+  else
+    w=files
   fi
+  for id in $again; do
+    STATE[$id]=''
+    SAY+="reject $id $w"$'\n'
+  done
 }
 
-# Open session $1 again after its shell ended, with the folder and the exported variables that the last whole command left; call $2 says so.
+# Open session $1 again after its shell ended, with the folder and the exported variables that the last whole command left; call $2 says so. May fail as
+# k_open does.
 k_reopen() {
   local e=$R/e.$1
   [[ ${S_USER[$1]} ]] && e=${S_USER[$1]%%:*}.e
-  k_open "$1"
+  k_open "$1" || return
   printf '. %q\n' "$e" >&"${S_IN[$1]}"
   SAY+="reopened $2 ${S_ENDED[$1]}"$'\n'
   unset "S_ENDED[$1]"
@@ -708,9 +717,10 @@ SHELL=$ROCK_SHELL
 %s
 '
 
-# Program $2 of session $1 is to be run, at a terminal of size $3 (rows x columns).
+# Program $2 of session $1 is to be run, at a terminal of size $3 (rows x columns). False, with the reason in WHY, when it cannot be.
 k_tty_new() {
   local in keys go path
+  WHY=nospace
   if k_whose "$1"; then
     path=$U_FILES.i$((++N))
     mkfifo "$path" && chown "$U_UID:$U_GID" "$path" && exec {in}<>"$path" || return
@@ -719,9 +729,17 @@ k_tty_new() {
     exec {in}<> <(:)
     path=/proc/$K/fd/$in
   fi
-  exec {go}<> <(:)
-  T_IN[$2]=$in T_FROM[$2]=$path T_GO[$2]=$go T_SIZE[$2]=$3 T_POS[$2]=0 T_BASE[$2]=0 T_TOTAL[$2]=0 T_GIVEN[$2]=0 T_WAITING[$2]=0 S_TTY[$1]=$2
-  exec {keys}> >(k_typist "$2" >"$path")
+  WHY=files
+  [[ $in ]] && exec {go}<> <(:)
+  T_IN[$2]=$in T_GO[$2]=$go # so that the typist does not keep them
+  [[ $go ]] && exec {keys}> >(k_typist "$2" >"$path")
+  if [[ ! $keys ]]; then
+    for in in $in $go; do exec {in}>&-; done
+    STALE+=(${T_FILES[$2]})
+    unset "T_IN[$2]" "T_GO[$2]" "T_FILES[$2]"
+    return 1
+  fi
+  T_FROM[$2]=$path T_SIZE[$2]=$3 T_POS[$2]=0 T_BASE[$2]=0 T_TOTAL[$2]=0 T_GIVEN[$2]=0 T_WAITING[$2]=0 S_TTY[$1]=$2
   T_KEYS[$2]=$keys
 }
 
@@ -752,6 +770,7 @@ k_tty_pipe() {
     k_screen "$id" "$R/1.$slot" <"$text" 5<"$go" &
   else
     exec {w}> >(k_screen "$id" "$R/1.$slot" 5<"$go")
+    [[ $w ]] || { why=files; return 1; }
   fi
   T_WRITER[$id]=$!
   mapfile -d '' text <"$R/u.${id#t}"

@@ -45,11 +45,12 @@ class Answer:
 class Keeper:
     """A keeper and the host's side of its stream. A new `attach()` is what a new host process does."""
 
-    def __init__(self, folder: Path, variables: dict[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, variables: dict[str, str] | None = None, files: int | None = None) -> None:
         """
         Params:
             folder: gets its run folder, and the working folder of its sessions with a pipe `fifo` to wait at.
             variables: the image's environment.
+            files: how many it may have open, None: as many as we.
         """
         self.folder, self._mark = folder / "run", f"KEEPER_TEST={secrets.token_hex(8)}"
         self.home = folder / "home"
@@ -58,7 +59,7 @@ class Keeper:
         name, value = self._mark.split("=")
         env = {"PATH": os.environ["PATH"], "ROCK_RUN_DIR": str(self.folder), "HOME": str(self.home), name: value}
         self.process = subprocess.Popen(
-            keeper.BOOT_ARGV,
+            [*(["bash", "-c", 'ulimit -n "$0"; exec "$@"', str(files)] if files else []), *keeper.BOOT_ARGV],
             cwd=self.home,
             env={**env, **(variables or {})},
             stdin=subprocess.PIPE,

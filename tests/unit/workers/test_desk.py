@@ -180,6 +180,7 @@ def test_cancel_ends_a_call_in_hand_only(world):
         ("ended", "session_ended", 6000),
         ("withdrawn", "cancelled", 6000),
         ("nospace", "unavailable", 5000),
+        ("files", "command_failed", 6000),
         ("something new", "internal", 5000),
     ],
 )

@@ -1,17 +1,19 @@
 """A session is a bash that lives on between commands, whatever they do to it; where it ends, that is said."""
 
+import contextlib
 import fcntl
 import os
+import secrets
 import signal
 import termios
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from tests.unit.workers.keeper_process import Keeper
 from tests.wire import until
+from workers import protocol, scripts
 from workers.protocol import frame
 
 
@@ -244,7 +246,7 @@ def ended_children(keeper):
     """Return the children of the keeper that ended and that it has not collected yet."""
     found = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(FileNotFoundError, ProcessLookupError):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             if state == "Z" and int(parent) == keeper.process.pid:
                 found.add(stat.parent.name)
@@ -308,3 +310,23 @@ def test_S21_a_keeper_outside_of_a_container_has_one_user(keeper):
     assert keeper.open("a", user="nope").reason == "nouser"
     assert keeper.open("a", user="nobody").reason == "oneuser"
     assert keeper.open("a", "id -u", user=str(os.getuid())).output == f"{os.getuid()}\n".encode()
+
+
+def test_a_keeper_at_its_limit_of_open_files_refuses_clearly_and_loses_nothing(tmp_path):
+    with contextlib.closing(Keeper(tmp_path, files=40)) as keeper:
+        names = []
+        while not (answer := keeper.open(str(len(names)))).reason:
+            names.append(str(len(names)))
+        assert answer.reason == "files" and len(names) > 5
+        ran = [keeper.run("echo ok; (exit 7)", name) for name in names]
+        assert {(one.output, one.exit_code, one.reason) for one in ran} == {(b"ok\n", 7, ""), (b"", None, "files")}
+        talk = secrets.token_hex(5)
+        keeper.send(protocol.talk(talk, names[0], b"cat\n", scripts.program("cat")))
+        assert keeper.end_of(f"t{talk}").reason == "files"
+        assert keeper.run("echo ok", "pipe", "EXEC").output == b"ok\n"
+        for name in names[: len(names) // 2]:
+            keeper.send([frame("CLOSE", f"c105e{name}", name)])
+            keeper.says(f"c105e{name}", "closed")
+        for name in names[len(names) // 2 :]:
+            assert keeper.run("echo ok", name).output == b"ok\n"
+        assert keeper.open("new").exit_code == 0 and keeper.run("echo new", "new").output == b"new\n"
