@@ -1433,7 +1433,7 @@ k_handle() {
     RUN)
       [[ $4 == trap ]] && S_TRAP[$3]=1
       if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_submit RUN "$2" "$3"; fi ;;
-    ACK) [[ ${T_TOTAL[$3]} ]] && T_GIVEN[$3]=$4; k_forget "$2" ;;
+    ACK) k_forget "$2" ;;
     *) k_handle_rest "$@" ;;
   esac
 }
@@ -1460,6 +1460,7 @@ k_handle_rest() {
     TALK) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_talk "$2" "$3" "$4"; fi ;;
     TYPE) if [[ $5 == nospace ]]; then SAY+="reject $2 nospace"$'\n'; else k_type "$2" "$3"; fi ;;
     SIZE) T_SIZE[$3]=$4; k_tty_resize "$3"; STATE[$2]=closed; k_ask "$2" ;;
+    GIVEN) [[ ${T_TOTAL[$3]} ]] && T_GIVEN[$3]=$4 ;;
     WATCH) k_tty_watch "$2" "$4" ;;
     READ) if [[ ${T_TOTAL[$2]} ]]; then k_tty_emit "$2" "$4"; else [[ ${SLOT[$2]} ]] && k_emit "$2" "$3" "$4" 1048576 || SAY+="data $2 $3 $4 0 0"$'\n'; fi ;;
     KILL) k_cancel "$2" ;;

@@ -18,7 +18,8 @@ Host to keeper, one header line of six words and, where length is not 0, that ma
     READ id stream off 0 .  part of a stream (1 stdout, 2 stderr)
     ASK id - - 0 .          what is known of a call: `unknown`, `reject id past` if it was acknowledged, or the event of its state again
     KILL id - - 0 .         end a running call, withdraw a waiting one
-    ACK id program|- off 0 .  the result is stored, forget the call; it gave the program's output up to that offset
+    GIVEN id program off 0 . call id gives the program's output up to that offset to its caller
+    ACK id - - 0 .          the result is stored, forget the call
     KEEP id - - 0 .         likewise, but its output is asked for later: keep that until the next command of its session
     CLOSE id session - 0 .
 

@@ -42,8 +42,6 @@ class _Talk:
     whole: bool = False
     """The mark was seen: no more output comes."""
     pattern: str = ""
-    given: int = 0
-    """Up to where the caller was given the output."""
     heard: int | None = None
     """How many bytes had been heard when we ended the program: what it, or its terminal, says to that is nobody's wish."""
     finished: bool = False
@@ -99,7 +97,7 @@ class Talks:
         talk = self._talks.pop(job.id, None)
         if talk is None:
             return None
-        return protocol.frame("ACK", job.id, talk.program or "-", str(talk.given))
+        return protocol.frame("ACK", job.id)
 
     def handle(self, event: Event) -> None:
         """Take one event of the keeper, about a talk or about a program."""
@@ -118,7 +116,7 @@ class Talks:
         match event.kind:
             case "talk":
                 talk.program, talk.start, talk.fresh = event.args[0], int(event.args[1]), int(event.args[2])
-                talk.given, talk.data = talk.start, bytearray()
+                talk.data = bytearray()
                 self._watch(talk)
             case "unknown":
                 self._around.send(talk.job.frames())
@@ -232,7 +230,9 @@ class Talks:
         """Answer with the first `length` bytes of what was heard; the next caller is given what comes from offset `given` on."""
         if talk.finished:
             return
-        talk.given = given
+        if talk.program:
+            # Before the answer is stored: whoever takes over from us then must not give it again. The same talk begins where it did.
+            self._around.send([protocol.frame("GIVEN", talk.job.id, talk.program, str(given))])
         code, shell_ended = talk.ended or (None, False)
         fresh = min(max(0, talk.fresh - talk.start), length)
         output = bytes(talk.data[:length])

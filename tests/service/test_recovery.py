@@ -138,6 +138,42 @@ def test_a_timeout_holds_across_the_death_of_the_worker(stack, shell):
     assert result["output"] == "a" and 3.5 < time.monotonic() - begun < 4 + RETURN
 
 
+def talk(shell, line, *expect, **fields):
+    """Say a line to the program at the session's terminal, again under the same id while no answer comes."""
+    fields = {"is_interactive_command": True, "expect": list(expect), "timeout": 60, **fields}
+    request = f"r-{uuid.uuid4().hex}"
+    return retried(lambda: shell.run(line, request_id=request, **fields))
+
+
+def test_S33_a_program_at_the_terminal_outlives_the_worker(stack, shell, tmp_path):
+    """Between lines, while a line waits for what it expects, and while the end is waited for."""
+    gate, said = tmp_path / "gate", tmp_path / "said"
+    shell.run("v=kept")
+    assert talk(shell, "n=0; while read -r -p 'more> ' x; do eval \"$x\"; done; exit 4", "more> ").ok
+    kill(stack, "worker")
+    assert talk(shell, "echo $((6 * 7))", "more> ").result["output"] == "42"
+    wait = f"echo run >> {said}; until [[ -e {gate} ]]; do sleep 0.05; done"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(talk, shell, f"{wait}; echo there", "more> ")
+        until(said.exists, 20, "the line's begin")
+        kill(stack, "worker")
+        gate.touch()
+        reply = waiting.result(60)
+        assert reply.ok and reply.result["output"] == "there" and reply.result["expect_string"] == "more> ", reply.body
+        gate.unlink()
+        waiting = pool.submit(
+            talk, shell, f"{wait}; echo bye; exit 4", is_interactive_command=False, is_interactive_quit=True
+        )
+        until(lambda: said.read_text() == "run\n" * 2, 20, "the last line's begin")
+        kill(stack, "worker")
+        gate.touch()
+        reply = waiting.result(60)
+    assert reply.ok and reply.result["output"].strip() == "bye" and reply.result["exit_code"] == 4, reply.body
+    assert said.read_text() == "run\n" * 2, "each line was typed once"
+    after = retried(lambda: shell.run("echo $v; (read -t 5 x; echo $?)"))
+    assert after.result["output"] == "kept\n1" and not after.result["failure_reason"], "the terminal is given back"
+
+
 @pytest.mark.parametrize("name", ["lifecycle", "worker", "api", "redis"])
 def test_a_start_survives_the_death_of_a_process(stack, name):
     api, request = Api(stack.url), f"r-{uuid.uuid4().hex}"

@@ -92,7 +92,7 @@ def test_the_next_talk_is_told_what_was_given_already(shell):
     program = Program(shell, "cat")
     program.types(b"abc\n")
     program.shows(b"abc\r\nabc\r\n")
-    shell.send([frame("ACK", program.call, program.name, "5")])
+    shell.send([frame("GIVEN", program.call, program.name, "5"), frame("ACK", program.call)])
     line = secrets.token_hex(5)
     shell.send(protocol.talk(line, "s", b"\x04", None))
     shell.says(line, "talk")
@@ -173,7 +173,7 @@ def test_nothing_is_left_of_a_program(shell):
         program = Program(shell, "cat")
         program.types(b"\x04")
         program.ends()
-        shell.send([frame("ACK", program.call, program.name, "0")])
+        shell.send([frame("ACK", program.call)])
         assert shell.run(":").exit_code == 0
 
     def left():
