@@ -1649,8 +1649,19 @@ k_start_feeder() {
   FEEDER=$!
 }
 
+# Have in LINE the next one that the feeder or a child tells, none if none comes within $1 seconds. A timed read costs five system calls a byte, another
+# one; a line is written as a whole, so its rest is there. The time may be over just when the byte was read: what counts is whether it was.
+k_line() {
+  LINE=''
+  IFS= read -r -t "$1" -N 1 -u "$EV" LINE
+  [[ $LINE && $LINE != $'\n' ]] || { LINE=''; return; }
+  local rest
+  IFS= read -r -u "$EV" rest
+  LINE+=$rest
+}
+
 k_main() {
-  local first line wait
+  local wait
   exec 2>/dev/null
   trap : HUP INT TERM PIPE
   set -m
@@ -1671,13 +1682,8 @@ k_main() {
   while :; do
     wait=1
     ((${#UNTOLD[@]})) && wait=0.02
-    # A timed read costs five system calls a byte, another one; a line is written as a whole, so its rest is there. The time may be over just when the
-    # byte was read: what counts is whether it was.
-    IFS= read -r -t $wait -N 1 -u "$EV" first
-    if [[ $first && $first != $'\n' ]]; then
-      IFS= read -r -u "$EV" line
-      k_handle $first$line
-    fi
+    k_line $wait
+    [[ $LINE ]] && k_handle $LINE
     ((${#UNTOLD[@]})) && k_tell
     if ((SECONDS > TICKED)); then
       TICKED=$SECONDS

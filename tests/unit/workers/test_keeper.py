@@ -256,7 +256,7 @@ def test_only_the_latest_answered_calls_are_remembered(shell):
 
 def test_an_end_at_the_moment_of_the_keepers_own_clock_is_not_lost(shell):
     """The keeper looks up 20 ms after a command began; an event that arrives just then must not be cut in two."""
-    for number in range(60):
+    for number in range(20):
         spent = 0.017 + number % 10 * 0.0005
         assert shell.run(f"sleep {spent}; echo {number}").output == f"{number}\n".encode()
         assert shell.run(f"sleep {spent}; echo {number}", "pipe", "EXEC").output == f"{number}\n".encode()
