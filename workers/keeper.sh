@@ -18,7 +18,7 @@ K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
+declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_WRITER S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
 declare -A PAST # the calls answered last, by id: whatever the host forgets in a crash, they do not run again
 STALE=() KEPT=() KILLERS=() RING=() RING_AT=0 RING_SIZE=1000
 
@@ -94,6 +94,7 @@ k_spare() {
   SPARE_SLOT=$((++N))
   : >"$R/1.$SPARE_SLOT" || return
   exec {SPARE_W}> >(k_write "$R/1.$SPARE_SLOT")
+  SPARE_WRITER=$!
   for key in "${!S_PIDS[@]}"; do S_PIDS[$key]+="/proc/$! "; done # no child of a command that runs just now
 }
 
@@ -279,14 +280,16 @@ k_open() {
 # Have an output pipe in S_W for the next command of session $1: that of the command before, if nothing else can hold it and its file is empty again,
 # else the spare one. A pipe of its own for each command keeps late output of background jobs out of later answers; its writer costs two forks.
 k_pipe() {
-  [[ ${S_W[$1]} && ! ${S_USED[$1]} ]] || k_drop_pipe "$1"
+  # One whose writer was killed would end the shell that prints to it.
+  [[ ${S_W[$1]} && ! ${S_USED[$1]} ]] && kill -0 "${S_WRITER[$1]}" || k_drop_pipe "$1"
   if [[ ! ${S_W[$1]} && ( ${S_USER[$1]} || ! $SPARE_W ) ]]; then k_room || { why=full; return 1; }; fi
   if [[ ! ${S_W[$1]} && ${S_USER[$1]} ]]; then
     k_user_pipe "$1" || return
   elif [[ ! ${S_W[$1]} ]]; then
+    [[ ! $SPARE_W ]] || kill -0 "$SPARE_WRITER" || { exec {SPARE_W}>&-; SPARE_W=''; }
     [[ $SPARE_W ]] || k_spare
     [[ $SPARE_W ]] || { why=files; return 1; }
-    S_W[$1]=$SPARE_W S_SLOT[$1]=$SPARE_SLOT SPARE_W='' WANT_SPARE=1
+    S_W[$1]=$SPARE_W S_WRITER[$1]=$SPARE_WRITER S_SLOT[$1]=$SPARE_SLOT SPARE_W='' WANT_SPARE=1
   fi
   k_pids
   S_PIDS[$1]=" ${PIDS[*]} "
@@ -299,7 +302,7 @@ k_drop_pipe() {
   exec {w}>&-
   [[ ${S_USED[$1]} ]] || STALE+=("$R/1.${S_SLOT[$1]}")
   [[ ${S_USER[$1]} ]] && STALE+=("${S_USER[$1]%%:*}.o${S_SLOT[$1]}")
-  unset "S_W[$1]" "S_SLOT[$1]" "S_USED[$1]"
+  unset "S_W[$1]" "S_WRITER[$1]" "S_SLOT[$1]" "S_USED[$1]"
 }
 
 # Drop the pipe of session $1 if its last command left a process behind that may hold it.
@@ -590,8 +593,8 @@ k_user_pipe() {
   f=$U_FILES.o$((++N))
   : >"$R/1.$N" && mkfifo "$f" && chown "$U_UID:$U_GID" "$f" || return
   exec {w}<>"$f" || return
-  S_W[$1]=$w S_SLOT[$1]=$N
   k_write "$R/1.$N" <"$f" &
+  S_W[$1]=$w S_WRITER[$1]=$! S_SLOT[$1]=$N
 }
 
 # Listen to the reports of session $1: one for each call that it was given. Lines of digits before it are its jobs.
