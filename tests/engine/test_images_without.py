@@ -65,6 +65,9 @@ def test_a_name_that_failed_to_start_is_free_again(api):
 def test_sessions_work(shell):
     assert shell.output("v=1; echo hi; cd /") == "hi"
     assert shell.output("echo $v $PWD") == "1 /"
+    assert shell.output("echo $LANG $HOME $TERM $PAGER") == "C.UTF-8 /root dumb cat", (
+        "O15: no image of these sets a locale"
+    )
     assert shell.run("exit 3").result["exit_code"] == 3
     assert shell.output("echo ok") == "ok"
 

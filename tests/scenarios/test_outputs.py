@@ -5,6 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.wire import Api, until
+
 
 def test_O01_endless_output_is_cut_in_the_middle_and_said_to_be(shell):
     result = shell.run("yes", timeout=1).failed(6000, kind="command_timeout")
@@ -64,6 +66,34 @@ def test_O12_faults_of_the_service_do_not_look_like_output(shell):
     assert missing.ok and missing.result["exit_code"] == 127 and "not found" in missing.result["stderr"]
     assert missing.result["stdout"] == ""
     shell.execute(["true"], cwd="/nope").failed(4000, "cwd")
+
+
+@pytest.mark.engine
+def test_O12_a_container_that_was_killed_is_said_to_be_gone(request):
+    engine, api = request.getfixturevalue("engine"), Api(request.getfixturevalue("engine_server").url)
+    box = api.start()
+    shell = box.open()
+    (container,) = [one for one in engine.containers.list(ignore_removed=True) if box.id in one.labels.values()]
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(shell.run, "echo a; sleep 98765", timeout=60)
+        until(lambda: "sleep 98765" in str(container.top()["Processes"]), 10, "the command")
+        container.kill()
+        running.result(30).failed(5000, box.id, "gone", kind="sandbox_gone")
+    for reply in (box.execute("true"), shell.run("true")):
+        assert reply.result["code"] in (4000, 5000) and box.id in reply.error and "OCI" not in reply.error, reply.body
+
+
+@pytest.mark.engine
+def test_a_command_that_takes_too_much_memory_is_told_apart(request):
+    box = Api(request.getfixturevalue("engine_server").url).start(memory="64m")
+    shell = box.open()
+    shell.run("export E=kept; cd /usr")
+    hungry = "python3 -c 'x = bytearray(300 << 20)'"
+    shell.run(f"echo a; {hungry}; (exit $?)", check="raise").failed(6000, kind="out_of_memory")
+    reply = shell.run(f"echo a; {hungry}")
+    assert reply.ok and reply.result["exit_code"] == 137 and "memory" in reply.result["failure_reason"]
+    assert shell.output("echo $E $PWD") == "kept /usr"
+    box.stop()
 
 
 def test_O13_broken_text_in_errors_is_still_json(shell):

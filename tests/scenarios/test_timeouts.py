@@ -1,14 +1,17 @@
 """A command ends at its time with what it printed, and nobody else notices: the T rows of the catalogue of faults."""
 
+import json
 import random
 import shlex
 import threading
 import time
 import uuid
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
 
 import pytest
 
-from tests.wire import until
+from tests.wire import PREFIX, until
 
 PYTHON = "python3 -c 'import signal, time; signal.signal(2, lambda *a: 0); print(1, flush=True); time.sleep(LONG)'"
 
@@ -61,6 +64,7 @@ def test_T03_the_session_and_its_state_stay(shell):
     ],
 )
 def test_T04_all_that_the_command_started_is_ended(shell, script, long):
+    """T02 too: no child survives, whatever it ignores and whichever process group it is in."""
     begun = time.monotonic()
     shell.run(script.replace("LONG", long), timeout=0.5).failed(6000, kind="command_timeout")
     assert time.monotonic() - begun < 6
@@ -78,7 +82,7 @@ def test_T04_nothing_else_stands_still_while_a_stubborn_command_is_ended(own):
     assert other.output("cat ~/noted; jobs -r | wc -l").split() == ["ready", "1"]
 
 
-@pytest.mark.parametrize("timeout", [0, -1, "5", 1e12, True])
+@pytest.mark.parametrize("timeout", [0, -1, "5", 1e12, True, float("nan"), float("inf")])
 @pytest.mark.parametrize("route", ["/run_in_session", "/execute"])
 def test_T06_an_impossible_timeout_is_named(shell, route, timeout):
     reply = shell.post(route, session=shell.session, command="echo hi", timeout=timeout)
@@ -94,6 +98,19 @@ def test_T06_fractions_and_null_are_timeouts(shell):
 
 def test_T07_no_layer_has_a_shorter_limit_of_its_own(shell):
     assert shell.output("sleep 35; echo done", timeout=60) == "done"
+
+
+def test_T09_a_connection_that_is_dropped_loses_nothing(shell):
+    request, folder = f"r-{uuid.uuid4().hex}", shell.output("pwd")
+    fields = {"sandbox_id": shell.id, "session": shell.session, "request_id": request}
+    fields["command"] = "echo run >> evidence; sleep 1; echo result"
+    parts = urlsplit(shell.api.url)
+    connection = HTTPConnection(parts.hostname, parts.port)
+    connection.request("POST", f"{PREFIX}/run_in_session", json.dumps(fields), {"Content-Type": "application/json"})
+    until(lambda: shell.execute(["cat", f"{folder}/evidence"]).result["exit_code"] == 0, 10, "the command")
+    connection.close()
+    assert shell.api.post("/run_in_session", **fields).result["output"] == "result"
+    assert shell.output("cat evidence") == "run"
 
 
 def test_T09_a_retry_after_a_lost_connection_runs_nothing_twice(shell):

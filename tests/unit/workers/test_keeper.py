@@ -218,9 +218,12 @@ def test_a_command_that_prints_marks_and_events_fools_nobody(shell):
     assert answer.exit_code == 3 and answer.output.endswith(b"done x 0 done\n")
 
 
-def test_the_run_folder_stays_small(shell):
-    for _ in range(300):
+def test_R09_the_run_folder_stays_small(shell):
+    for number in range(300):
         shell.run("echo x")
+        if number % 3 == 0:
+            shell.run("echo x", "pipe", "EXEC")
+            shell.run("cat", "file", "EXEC", stdin=b"x" * 100)
     assert len(list(shell.folder.iterdir())) < 200
     assert sum(one.stat().st_size for one in shell.folder.iterdir()) < 100_000
 
