@@ -131,8 +131,9 @@ k_emit() {
       mapfile -d '' a <"$f" || a=("$x")
       ((${#a[@]} < 2)) || k_settle ${#x}
       x="${a[*]: -1}"
-      # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question.
-      if [[ $x == *$'\036'"$1 "* ]]; then
+      # The writer may be a moment behind the event; wait for the mark here rather than cost the host another question. The command may have printed one
+      # of its own, with another code.
+      if [[ $x == *$'\036'"$1 ${RC[$1]}"$'\036'* ]]; then
         WHOLE+=1 # all that the command printed was there, and is sent
         k_inline "$1" "$2"
         return
