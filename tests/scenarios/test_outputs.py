@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from tests.crowd import resident
 from tests.wire import Api, until
 
 
@@ -19,6 +20,20 @@ def test_O01_more_than_the_limit_shows_head_and_tail(shell):
     output = shell.output("echo head; head -c 40000000 /dev/zero | tr '\\0' x; echo; echo tail")
     assert output.startswith("head\nxxx") and output.endswith("xxx\ntail")
     assert "bytes" in output and "omitted" in output and len(output) < 20_000_000
+
+
+def test_O01_more_than_the_sandbox_keeps_fills_nobodys_memory(shell, stack):
+    """Of what passes through the sandbox it keeps a part, and the answer shows a part of that."""
+    pids = [stack.pids()[name].pid for name in ("api", "worker")]
+    shell.run("seq 1000000")
+    before = [resident(pid) for pid in pids]
+    result = shell.execute("yes | head -c 300000000; echo end >&2; exit 3", shell=True, timeout=60).result
+    assert (
+        result["stdout"].startswith("y\ny\n") and "omitted" in result["stdout"] and len(result["stdout"]) < 11_000_000
+    )
+    assert (result["stderr"], result["exit_code"]) == ("end\n", 3)
+    grown = [resident(pid) - was for pid, was in zip(pids, before, strict=True)]
+    assert max(grown) < 50, grown
 
 
 @pytest.mark.parametrize("size", [0, 1, 32_767, 32_768, 65_536, 1_048_577, 5_000_000, 9_999_999])

@@ -172,6 +172,15 @@ def test_S19_variables_of_a_session_reach_its_children(shared):
     box.close()
 
 
+@pytest.mark.parametrize("enable", [True, False])
+def test_S19_a_session_has_the_variables_of_its_container(shared, enable):
+    box = shared.open(env_enable=enable, env={"OWN": "1"})
+    names = "PATH HOME LANG TERM PAGER GIT_PAGER OWN"
+    assert box.output(f"for n in {names}; do printenv $n >/dev/null || echo no $n; done") == ""
+    assert box.output("printenv PATH") == shared.execute(["printenv", "PATH"]).result["stdout"].strip()
+    box.close()
+
+
 def test_S22_a_folder_that_is_gone_or_never_was(shell):
     shell.run("mkdir g; cd g; rm -rf ../g")
     assert shell.output("echo ok") == "ok"

@@ -122,7 +122,7 @@ class CreateBashSessionRequest(Call):
     startup_source: list[str] = wire(Texts(path_text(), most=1000), factory=list)
     """Files that the new shell sources."""
     env_enable: bool = wire(Flag(), False)
-    """Whether the session starts from the container's own environment files as well."""
+    """For older clients, whose sessions have the container's variables only with it; here every session has them."""
     env: dict[str, str] | None = wire(Variables(shell=True), None)
     remote_user: str | None = wire(
         Text(pattern=USER, says="must be a user name or number, with :group if need be"), None
