@@ -24,10 +24,12 @@ STALE=() KEPT=() KILLERS=() RING=() RING_AT=0 RING_SIZE=1000
 
 # What a session's shell sources after each command, with `$?` and the call's id as arguments: `$?` is given
 # back at the end, for the next command to see. The jobs are those that k_victims spares later; environment and folder are for k_reopen. A prompt command
-# could only delay the next command: nobody sees a prompt. Sourced again (see k_remind) it does nothing, nor for a call that it is not about.
+# could only delay the next command: nobody sees a prompt. A shell that has too few files left to redirect a command's output says 1 to each and runs none:
+# it ends. Sourced again (see k_remind) it does nothing, nor for a call that it is not about.
 FIN='\\builtin test "$2" = %s || \\builtin return "$1"
 \\builtin printf "\\036%s %%s\\036" "$1" >|%q
 \\exec >/dev/null 2>&1
+\\builtin test "$1" != 1 || \\builtin : </dev/null >/dev/null 2>&1 || \\builtin exit 1
 \\builtin jobs -p >|%q
 \\builtin unset PROMPT_COMMAND
 { \\builtin export -p; \\builtin printf "builtin cd %%q\\n" "$PWD"; } >|%q

@@ -246,7 +246,15 @@ def test_S27_shadowed_builtins_hide_nothing(shell, command):
 
 
 @pytest.mark.parametrize(
-    "command", ["ulimit -n 3", "set -r", "set -t", "PROMPT_COMMAND='sleep 100'", "shopt -s extdebug; trap false DEBUG"]
+    "command",
+    [
+        "ulimit -n 3",
+        "ulimit -n 5",
+        "set -r",
+        "set -t",
+        "PROMPT_COMMAND='sleep 100'",
+        "shopt -s extdebug; trap false DEBUG",
+    ],
 )
 def test_S28_what_stops_the_shell_from_reporting_is_noticed(shell, command):
     begun = time.monotonic()

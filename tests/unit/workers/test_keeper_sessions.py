@@ -92,6 +92,8 @@ HARMLESS = {
     "arguments": "set -- a b c",
     "descriptors closed": "exec 3>&- 4>&- 10>&- 11>&- 12>&- 63>&- 255>&-",
     "few descriptors": "ulimit -n 3",
+    "too few descriptors to run anything": "ulimit -n 5",
+    "too few descriptors for a pipe": "ulimit -n 7",
     "no files of any size": "ulimit -f 0",
     "umask 777": "umask 777",
     "TMOUT": "TMOUT=1",
