@@ -27,6 +27,8 @@ JUST_ASKED = 600.0
 PUSH_WAITS = 600.0
 """Seconds for which a push waits for those who fetch an image of the same name."""
 _FACTS_KEPT = 1000
+_END_SEEN_WITHIN, _LOOK_AGAIN = 3.0, 0.1
+"""Seconds within which an engine notices that a container has ended, and between two looks."""
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,17 @@ class Images:
         """
         image = full_name(image)
         found = self._engine.image(image)
-        if found is not None and len(found.get("RepoTags") or ()) <= 1 and (users := self._engine.runs(found["Id"])):
+        if found is not None and len(found.get("RepoTags") or ()) <= 1 and (users := self._users(found["Id"])):
             raise Unavailable(f"image {image} is in use by {users} running sandboxes; remove it when they have stopped")
         self._facts.pop(image, None)
         return self._engine.remove_image(image)
+
+    def _users(self, image_id: str) -> int:
+        """Return how many containers run from an image. A stop is answered before the engine has seen the container's end."""
+        give_up = time.monotonic() + _END_SEEN_WITHIN
+        while (users := self._engine.runs(image_id)) and time.monotonic() < give_up:
+            time.sleep(_LOOK_AGAIN)
+        return users
 
     def evict(self, image: str, *, asked_for: bool = False) -> bool:
         """Remove an image unless any container was made from it, or somebody fetches it or (without `asked_for`) has just asked for it; True if it went."""

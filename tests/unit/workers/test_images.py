@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.references import split_reference
-from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartTimeout
+from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartTimeout, Unavailable
 from tests.wire import until
 from workers import images
 from workers.deployments.abstract import Credentials, Pull
@@ -401,3 +401,21 @@ def test_the_names_of_pushes_that_were_cut_off_are_taken_back(registry):
     registry.tag(f"id of {OWN}", "python", "3.11")
     have.take_back("rock-commit-0123456789ab")
     assert set(registry.here) == {OWN, "rock-commit-ffffffffffff:another-nodes", "a:1"}
+
+
+def test_an_image_whose_last_sandbox_has_just_been_stopped_can_be_removed(registry, monkeypatch):
+    """The engine sees a container's end a moment after the stop was answered."""
+    monkeypatch.setattr("workers.images._LOOK_AGAIN", 0.0)
+    kept, running = store(registry), [1, 1, 0]
+    kept.prepare("a:1")
+    monkeypatch.setattr(registry, "runs", lambda _: running.pop(0))
+    assert kept.remove("a:1") and not running
+
+
+def test_an_image_that_sandboxes_run_from_is_not_removed(registry, monkeypatch):
+    monkeypatch.setattr("workers.images._END_SEEN_WITHIN", 0.0)
+    kept = store(registry)
+    kept.prepare("a:1")
+    monkeypatch.setattr(registry, "runs", lambda _: 2)
+    with pytest.raises(Unavailable, match="in use by 2 running"):
+        kept.remove("a:1")
