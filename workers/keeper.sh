@@ -18,7 +18,7 @@ K=$$ N=0 SPARE_W='' SPARE_SLOT=''
 FIRST=$((1280 * 1024)) # bytes of output that come with the end of a call; the host asks for what is beyond
 INLINE=32768 # outputs below this are read by builtins (no fork); larger ones in slices by head
 FILE_CAP=$((128 * 1024)) # KiB of output kept per stream; what is beyond is drained and lost, and the stream has no end mark
-declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_WRITER S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
+declare -A STATE SLOT OUT KEY RC TICK CHILD TAP KILLING KILLER HELD OOM UNTOLD RUNNER S_IN S_PID S_WRAP S_BUSY S_QUEUE S_GEN S_ENDED S_STUCK S_KEPT S_W S_WRITER S_SLOT S_USED S_PIDS S_TRAP S_TRACE S_USER S_EAR S_TTY T_IN T_KEYS T_GO T_FD T_POS T_BASE T_TOTAL T_SIZE T_PID T_WATCH T_GIVEN T_WAITING T_WRITER T_FREE T_FAR T_FROM T_FILES TALK
 declare -A PAST # the calls answered last, by id: whatever the host forgets in a crash, they do not run again
 STALE=() KEPT=() KILLERS=() RING=() RING_AT=0 RING_SIZE=1000
 
@@ -235,7 +235,7 @@ k_forget() {
   [[ -e $R/t.$1 ]] && STALE+=("$R/t.$1")
   [[ -e $R/k.$1 ]] && STALE+=("$R/k.$1")
   [[ -e $R/x.$1 ]] && STALE+=("$R/x.$1")
-  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]" "TALK[$1]"
+  unset "STATE[$1]" "SLOT[$1]" "KEY[$1]" "RC[$1]" "TICK[$1]" "CHILD[$1]" "TAP[$1]" "KILLING[$1]" "KILLER[$1]" "HELD[$1]" "OOM[$1]" "UNTOLD[$1]" "RUNNER[$1]" "TALK[$1]"
   if [[ ! ${PAST[$1]} ]]; then
     [[ ${RING[RING_AT]} ]] && unset "PAST[${RING[RING_AT]}]"
     RING[RING_AT]=$1 PAST[$1]=1 RING_AT=$(((RING_AT + 1) % RING_SIZE))
@@ -1409,7 +1409,7 @@ k_cancel() {
       set -- "$id" "${key:+${S_PID[$key]}}" "${CHILD[$id]}" "$STOP_SIGNAL"
       if k_room; then
         k_kill "$@" &
-        KILLERS+=($!)
+        KILLERS+=($!) KILLER[$id]=$!
       else
         k_kill "$@"
       fi
@@ -1454,7 +1454,7 @@ k_reported() {
 # The lines that no step needs.
 k_handle_rest() {
   case $1 in
-    q) if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
+    q) unset "KILLER[$2]"; if [[ ${HELD[$2]} ]]; then k_done "$2" ${HELD[$2]}; else KILLING[$2]=''; fi ;;
     p) [[ ${S_GEN[$2]} == "$4" ]] && S_PID[$2]=$3 && k_kill_early "${S_BUSY[$2]}" ;;
     c) CHILD[$2]=$3 TAP[$2]=$4; k_kill_early "$2" ;;
     x) [[ ${S_GEN[$2]} == "$4" ]] && k_shell_ended "$2" "$3" ;;
@@ -1565,6 +1565,9 @@ k_tick() {
     # Its writer is dead: no mark will come any more.
     [[ ${T_WATCH[$key]} && ${STATE[$key]} != running && ${STATE[$key]} != queued ]] && ! kill -0 "${T_WRITER[$key]:-0}" && ! k_unheard && T_FREE[$key]=over && k_tty_show "$key"
   done
+  for key in "${!KILLER[@]}"; do
+    kill -0 "${KILLER[$key]}" || k_unheard || k_lost_killer "$key"
+  done
   for key in "${!RUNNER[@]}"; do
     [[ ${STATE[$key]} == running && ! ${KILLING[$key]} ]] || continue
     kill -0 "${RUNNER[$key]}" || k_unheard || k_lost_runner "$key"
@@ -1639,6 +1642,17 @@ k_lost_runner() {
   local f
   for f in 1 2; do printf '\036%s 137\036' "$1" >>"$R/$f.${SLOT[$1]}"; done
   k_done "$1" 137 done
+}
+
+# Whoever was to end call $1 was killed from inside: another does it, if there is still something to do.
+k_lost_killer() {
+  unset "KILLER[$1]"
+  if [[ ${HELD[$1]} ]]; then
+    k_done "$1" ${HELD[$1]}
+  else
+    KILLING[$1]=''
+    k_cancel "$1"
+  fi
 }
 
 # The pid of the shell of session $1, should its event have been lost: the child of its parent.

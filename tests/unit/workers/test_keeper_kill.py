@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +125,24 @@ def test_other_sessions_and_one_off_commands_are_spared(keeper):
     assert living(keeper, "98765")
     keeper.release()
     assert keeper.end_of(other).output == b"two\n"
+
+
+def test_a_command_is_ended_although_whoever_ends_it_is_killed(shell):
+    call = shell.start("echo a; (trap '' INT TERM; sleep 98765; :)")
+    shell.until(lambda: living(shell, "98765"), "the command")
+    before = children(shell)
+    shell.send([frame("KILL", call)])
+    shell.until(lambda: children(shell) - before, "the killer")
+    (killer,) = children(shell) - before
+    os.kill(int(killer), signal.SIGKILL)
+    assert living(shell, "98765"), "it was not done yet"
+    assert shell.end_of(call).output == b"a\n"
+    assert not living(shell, "98765") and shell.run("echo ok").output == b"ok\n"
+
+
+def children(keeper):
+    pid = keeper.process.pid
+    return set(Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
 
 
 def test_T04_stubborn_commands_that_are_ended_together_do_not_wait_for_each_other(keeper):
