@@ -1122,6 +1122,11 @@ k_kill() {
       k_pause 0.008
     done
   done
+  # A shell that has reported, or is at work, only wants time: the machine is busy.
+  while [[ $shell ]] && ((UP < ${ends[KILL]})) && ! k_is_over "$id" && { k_marked "$id" || { k_stat "$shell" && [[ $STATUS == R ]]; }; }; do
+    k_pause 0.02
+    k_uptime
+  done
   [[ $shell ]] && ! k_is_over "$id" && kill -KILL "$shell"
   # What KILL ended stood still, and could not get away by forking; what ended by itself could, unless it is looked for while all stand still.
   k_victims "$root" "${TICK[$id]}" "$pipe" "$R/j.${KEY[$id]}"
