@@ -49,18 +49,18 @@ def full_name(image: str) -> str:
     return f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
 
 
-def own_repository(kind: str, prefix: str, node: str) -> str:
+def own_repository(kind: str, mark: str, node: str) -> str:
     """Return the repository of images that a node keeps for the service itself; several nodes may share an engine.
 
     Params:
         kind: `commit` or `fork`.
-        prefix: tells the service from others.
+        mark: of the node's deployment, which tells it from those of other services.
     """
-    mark = hashlib.sha256(f"{prefix}\0{node}".encode()).hexdigest()[:12]
-    return f"rock-{kind}-{mark}"
+    digest = hashlib.sha256(f"{mark}\0{node}".encode()).hexdigest()[:12]
+    return f"rock-{kind}-{digest}"
 
 
-def commit_name(prefix: str, node: str, owner: str, image: str) -> str:
+def commit_name(mark: str, node: str, owner: str, image: str) -> str:
     """Return the name under which a node's engine has an owner's commit; "" without API keys: then it has the name that was given.
 
     Nobody else's start asks for that name, so the one that was given goes on meaning what it means to everybody else.
@@ -68,7 +68,7 @@ def commit_name(prefix: str, node: str, owner: str, image: str) -> str:
     if not owner:
         return ""
     tag = hashlib.sha256(f"{owner}\0{canonical(image)}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return f"{own_repository('commit', prefix, node)}:{tag}"
+    return f"{own_repository('commit', mark, node)}:{tag}"
 
 
 def is_own(image: str) -> bool:

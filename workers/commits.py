@@ -48,7 +48,7 @@ class Commits:
     ) -> None:  # fmt: skip
         self._node, self._zone = config.node.id, ZoneInfo(config.log.time_zone)
         self._results, self._sandboxes, self._images = results, sandboxes, images
-        self._deployment, self._turns, self._prefix = deployment, turns, config.redis.prefix
+        self._deployment, self._turns = deployment, turns
         self._background = Background(results, AT_ONCE, self._answer)
 
     def begin(self, call_id: str) -> None:
@@ -57,7 +57,7 @@ class Commits:
 
     def settle(self, now: float) -> None:
         """Put right what pushes of a killed process have left."""
-        self._deployment.images.take_back(own_repository("commit", self._prefix, self._node))
+        self._deployment.images.take_back(own_repository("commit", self._deployment.mark, self._node))
 
     def resolved(self, request: StartRequest, owner: str) -> StartRequest:
         """Return a start's request with the name that the engine has its image under: a private one if it is a commit of the owner's.
@@ -105,7 +105,7 @@ class Commits:
         log.info("commit done", extra={**call.about, **about, "seconds": seconds})
 
     def _work(self, call: Call, image: str, stage: _Stage) -> None:
-        images, name = self._deployment.images, commit_name(self._prefix, self._node, call.owner, image)
+        images, name = self._deployment.images, commit_name(self._deployment.mark, self._node, call.owner, image)
         if not name and images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")
         home = self._make(call, image, name)

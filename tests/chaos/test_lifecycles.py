@@ -203,7 +203,7 @@ def test_nothing_is_left(stack, engine, volume_image, pytestconfig, capsys):
     with capsys.disabled():
         sys.stdout.write(f"\n{story}\n")
     # Connections to the engine and to Redis are kept, as many as were needed at once.
-    limits = {kind: before.get(kind, 0) + (60 if kind.startswith("descriptors") else 0) for kind in after}
+    limits = {kind: before.get(kind, 0) + (20 if kind.startswith("descriptors") else 0) for kind in after}
     assert not {kind: count for kind, count in after.items() if count > limits[kind]}, f"{story}\n{stack.log()}"
 
 

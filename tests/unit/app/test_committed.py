@@ -22,6 +22,8 @@ from workers.turns import Turns
 class Engine:
     """A deployment as far as commits and calls about images see one: the images it has, and what happens meanwhile."""
 
+    mark = "n1"
+
     def __init__(self):
         self.here, self.meanwhile, self.fault = set(), lambda: None, None
         self.pushes, self.refusal = [], None
@@ -52,7 +54,7 @@ class Engine:
         self.here.add(image)
 
 
-ALICES = commit_name("p:", "n1", "alice", "a:1")
+ALICES = commit_name("n1", "n1", "alice", "a:1")
 
 
 @pytest.fixture
@@ -92,8 +94,8 @@ def test_a_commit_that_is_made_while_its_name_is_removed_keeps_its_owner(world, 
 def test_a_removal_takes_the_private_commits_of_its_caller_and_those_of_all_for_an_admin(world, engine):
     images = world.stores.images
     for owner in ("alice", "bob", "carol"):
-        engine.here.add(commit_name("p:", "n1", owner, "a:1"))
-        images.note("a:1", Home("n1", owner, 1.0, name=commit_name("p:", "n1", owner, "a:1")))
+        engine.here.add(commit_name("n1", "n1", owner, "a:1"))
+        images.note("a:1", Home("n1", owner, 1.0, name=commit_name("n1", "n1", owner, "a:1")))
     engine.here.add("a:1")
     calls = ImageCalls(world.results, images, engine, contextlib.nullcontext)
     calls.remove(posted(world, Route.REMOVE_IMAGE, image="a:1", all_owners=False))
@@ -183,7 +185,7 @@ LOGIN = {"username": "u", "password": "hunter2secret"}
 
 
 def test_a_keyed_owners_push_is_by_the_name_that_was_given(world, engine, commits, committed):
-    name = commit_name("p:", "n1", "alice", "r.io/a:1")
+    name = commit_name("n1", "n1", "alice", "r.io/a:1")
     assert committed("r.io/a:1", **LOGIN).phase is CommitPhase.SUCCEEDED
     assert engine.pushes == [("r.io/a:1", name)]
     # What has been pushed is what anybody gets by that name.
