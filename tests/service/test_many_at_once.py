@@ -130,14 +130,14 @@ def _lasting(client) -> set[str]:
 def test_C19_no_step_waits_for_a_clock(server, shells, capsys):
     """Answers are pushed: of commands in a row none takes the second (or its half) after which somebody would have looked."""
     shell, took = shells[0], []
-    for _ in range(200):
+    for _ in range(120):
         begun = time.monotonic()
         assert shell.output("true") == ""
         took.append(time.monotonic() - begun)
     slow = [seconds for seconds in took if seconds > 0.4]
     with capsys.disabled():
         sys.stdout.write(
-            f"\n200 commands in a row: median {statistics.median(took) * 1e3:.1f} ms, slowest {max(took) * 1e3:.0f} ms\n"
+            f"\n120 commands in a row: median {statistics.median(took) * 1e3:.1f} ms, slowest {max(took) * 1e3:.0f} ms\n"
         )
     # The machine may be busy with something else now and then.
     assert statistics.median(took) < 0.2 and len(slow) <= 4, sorted(took)[-10:]
