@@ -60,7 +60,7 @@ class Tally:
         self.enabled = enable
         self._redis, self._key = redis, keys.metrics()
         self._counts: dict[tuple[str | int, ...], float] = {}
-        self._lock = threading.Lock()
+        self._lock, self._flushing = threading.Lock(), threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = threading.Event()
 
@@ -84,7 +84,14 @@ class Tally:
                 self._thread.start()
 
     def flush(self) -> None:
-        """Add what was counted to Redis; while that is away it is kept for the next time. Raises DatabaseAway."""
+        """Add what was counted to Redis; while that is away it is kept for the next time. Raises DatabaseAway.
+
+        When it returns, what another thread had begun to add is there, too.
+        """
+        with self._flushing:
+            self._flush()
+
+    def _flush(self) -> None:
         with self._lock:
             counts, self._counts = self._counts, {}
         if not counts:

@@ -29,9 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options for long runs by hand: `pytest tests/chaos --chaos-seconds 900`."""
     parser.addoption("--chaos-seconds", type=float, default=40.0, help="how long processes are killed at random")
     parser.addoption("--lifecycles", type=int, default=90, help="how many sandboxes live and end in containers")
-    parser.addoption("--burst", type=int, default=12, help="how many sandboxes are started in containers at once")
+    parser.addoption("--burst", type=int, default=10, help="how many sandboxes are started in containers at once")
     parser.addoption(
-        "--rounds", type=int, default=6, help="how many sandboxes, failed starts and dropped callers come and go"
+        "--rounds", type=int, default=12, help="how many sandboxes, failed starts and dropped callers come and go"
     )
     parser.addoption("--crowd", type=int, default=300, help="how many calls are in flight at once")
     parser.addoption("--explore", action="store_true", help="draw other examples for the property tests in every run")

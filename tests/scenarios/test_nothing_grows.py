@@ -14,7 +14,7 @@ from tests.wire import PREFIX, Api, until
 SMALL = {"image": "python:3.11", "memory": "64m", "cpus": 0.05, "auto_delete_seconds": 0}
 PROCESSES = ("api", "worker", "lifecycle")
 AT_ONCE = 4
-MORE = 7
+MORE = 10
 """So many descriptors and threads more are chance: a connection more in a pool, a thread that is just ending."""
 
 
