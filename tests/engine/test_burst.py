@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from scripts.images import DEBIAN
 from tests.wire import Api
 
-SMALL = {"image": DEBIAN, "memory": "64m", "cpus": 0.02}
+SMALL = {"image": DEBIAN, "memory": "64m", "cpus": 0.02, "limit_cpus": 1}
 THREADS = 8
 """Of a lifecycle worker, by default (celery.lifecycle_threads)."""
 
