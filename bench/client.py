@@ -82,10 +82,11 @@ class Client:
         """Return status code and body of any answer. Raises BenchError when there is none."""
         return self._connection.call(method, PREFIX + path, json.dumps(body).encode())
 
-    def start(self, shape: Shape, **more: Any) -> str:
-        """Ask for a sandbox with `/start_async`; return its id, which the server's owned set has already.
+    def start(self, shape: Shape, path: str = "/start_async", **more: Any) -> str:
+        """Ask for a sandbox; return its id, which the server's owned set has already.
 
         Params:
+            path: `/start_async`, which answers at once, or `/start`, when it is alive.
             more: further fields of the request.
         """
         wanted = f"bench-{uuid.uuid4().hex[:20]}"
@@ -97,7 +98,7 @@ class Client:
             "image": shape.image, "cpus": shape.cpus, "limit_cpus": shape.limit_cpus, "memory": shape.memory,
             "sandbox_id": wanted, "auto_clear_time_minutes": LEASE_MINUTES, **more,
         }  # fmt: skip
-        given = str(self.post("/start_async", body)["sandbox_id"])
+        given = str(self.post(path, body)["sandbox_id"])
         if given != wanted:
             self.server.owned.add(given)
             self.server.owned.discard(wanted)

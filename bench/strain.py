@@ -123,14 +123,11 @@ def _noise(run: Run, server: Server) -> Iterator[None]:
             client.close()
 
     def start(client: Client) -> None:
-        sandbox_id = client.start(run.shape)
-        client.wait_alive(sandbox_id)
-        client.stop(sandbox_id)
+        client.stop(client.start(run.shape, path="/start"))
 
     def pull(client: Client) -> None:
-        sandbox_id = client.start(run.shape, image=run.plan.pull, pull="always", startup_timeout=PULL_LIMIT)
-        client.wait_alive(sandbox_id)
-        client.stop(sandbox_id)
+        more = {"image": run.plan.pull, "pull": "always", "startup_timeout": PULL_LIMIT}
+        client.stop(client.start(run.shape, path="/start", **more))
         client.post("/remove_image", {"image": run.plan.pull})
 
     work = [partial(again, start, started, "busy.starts")] * run.plan.at_a_time

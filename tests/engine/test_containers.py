@@ -15,7 +15,7 @@ from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, Star
 from scripts import images
 from tests.engine.conftest import local, on_engine
 from tests.engine.test_deployments import within
-from workers.deployments import docker_args, ending
+from workers.deployments import docker_args, main_process
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, Pull
 from workers.deployments.docker_args import EngineOptions, Policy, Port
 
@@ -116,14 +116,14 @@ def test_only_a_containers_main_process_is_ended_by_its_number(containers, engin
     containers.hand(sandbox_id).ask("sleep 1000 & echo")
     facts = container(engine, sandbox_id)
     pid, container_id = facts["State"]["Pid"], facts["Id"]
-    assert not ending.end({**facts, "Id": "0" * 64})  # the number belongs to somebody else by now
-    assert not ending.end({**facts, "State": {"Pid": os.getpid()}})
+    assert not main_process.end({**facts, "Id": "0" * 64})  # the number belongs to somebody else by now
+    assert not main_process.end({**facts, "State": {"Pid": os.getpid()}})
     others = [one for one in in_group(container_id) if int(one.name) != pid]
     assert not any(
-        ending.end({**facts, "State": {"Pid": int(one.name)}}) for one in others
+        main_process.end({**facts, "State": {"Pid": int(one.name)}}) for one in others
     )  # in the container, but not all of it
     assert others and all(one.exists() for one in others)
-    assert ending.end(facts)
+    assert main_process.end(facts)
     assert not in_group(container_id)
 
 

@@ -23,13 +23,13 @@ from workers.deployments.engine import Engine
 from workers.deployments.engine_facts import state_of
 from workers.deployments.exec_tunnel import closed
 from workers.deployments.faults import Doing
+from workers.deployments.main_process import PLAIN_RUNTIMES
 
 _PROC = Path("/proc")
 _CLONE_NEWNET = 0x40000000
 _LISTENS = "0A"
 """The state of a listening socket in /proc/net/tcp."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PLAIN_RUNTIMES = ("runc", "crun", "youki", "io.containerd.runc")
 LOOPBACK = ("127.0.0.1", "::1")
 
 Make = Callable[[socket.AddressFamily], socket.socket]
@@ -97,7 +97,7 @@ def _place(facts: Mapping[str, Any], local: bool) -> _Place:
     """Return where the container of an inspect answer is."""
     address, runtime = state_of(facts).ip, str(facts.get("OCIRuntime") or facts["HostConfig"].get("Runtime") or "runc")
     # A runtime with a network stack of its own (gVisor, Kata) has its loopback where no namespace of the kernel is.
-    pid = int(facts["State"]["Pid"]) if local and runtime.startswith(_PLAIN_RUNTIMES) else 0
+    pid = int(facts["State"]["Pid"]) if local and runtime.startswith(PLAIN_RUNTIMES) else 0
     return _Place(pid, str(facts["Id"]), (address,) if address else ())
 
 

@@ -18,8 +18,8 @@ from typing import Any
 from app.keys import check_name
 from app.references import split_reference
 from rock.errors import AlreadyExists, NotFound, SandboxGone, StartFailed, Unavailable
-from workers.deployments import cgroups, ending, podman, snapshot, wire
-from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Usage
+from workers.deployments import cgroups, main_process, podman, snapshot, wire
+from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState, Credentials, Pull, Stream, Usage
 from workers.deployments.container_body import LABEL_CLUSTER, LABEL_NODE, LABEL_SANDBOX, Ulimits, create_body, mark_of
 from workers.deployments.dialing import Dialer
 from workers.deployments.engine import Engine
@@ -63,6 +63,7 @@ class DockerDeployment:
         self.mark = mark_of(cluster, node)
         self._ulimits = ulimits
         self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
+        self._pipes = not self._is_podman and main_process.may_reach(engine)
         self._disk_limits = True  # until the engine says otherwise
         self._dialer = Dialer(engine, self._name)
         self._samples: dict[str, dict[str, float]] = {}
@@ -112,9 +113,12 @@ class DockerDeployment:
         self._engine.start(self._name(sandbox_id), Doing(f"restart sandbox {sandbox_id}"))
         return self.inspect(sandbox_id)
 
-    def attach(self, sandbox_id: str) -> wire.AttachedStream:
+    def attach(self, sandbox_id: str) -> Stream:
         """Open a stream to the main process. Errors: SandboxGone."""
         doing = Doing(f"attach to sandbox {sandbox_id}")
+        facts = self._engine.inspect(self._name(sandbox_id))
+        if facts is not None and main_process.LABEL_PIPE in facts["Config"]["Labels"]:
+            return main_process.reach(facts, sandbox_id)
         stream = self._attach(self._name(sandbox_id), sandbox_id, doing)
         # An engine attaches to a stopped container too, and such a stream has no end. Asked after attaching: a later
         # death ends the stream.
@@ -126,7 +130,7 @@ class DockerDeployment:
     def stop(self, sandbox_id: str) -> None:
         """Kill everything in the sandbox; the container and its files stay. The engine may see the end a little later."""
         name = self._name(sandbox_id)
-        if not (self._engine.endpoint.is_local and ending.end(self._engine.inspect(name))):
+        if not (self._engine.endpoint.is_local and main_process.end(self._engine.inspect(name))):
             self._engine.kill(name)
 
     def commit(self, sandbox_id: str, image: str) -> str:
@@ -214,23 +218,20 @@ class DockerDeployment:
         return f"rock-{self.mark}-{check_name(sandbox_id, 'sandbox_id')}"
 
     def _attach(self, name: str, sandbox_id: str, doing: Doing) -> wire.AttachedStream:
-        reader = self._engine.attach(name, doing, stdin=not self._is_podman)
-        if not self._is_podman:
-            return wire.AttachedStream(reader, sandbox_id)
-        try:
-            writer = self._engine.exec(name, podman.WRITER, "", doing)[1]
-        except BaseException:
-            reader.connection.close()
-            raise
-        return podman.PodmanStream(reader, writer, sandbox_id)
+        if self._is_podman:
+            return podman.attach(self._engine, name, sandbox_id, doing)
+        return wire.AttachedStream(self._engine.attach(name, doing, stdin=True), sandbox_id)
 
     def _create(self, spec: ContainerSpec, doing: Doing) -> tuple[str, ...]:
         """Create the container; return what could not be enforced."""
         labels = {**self._labels, LABEL_SANDBOX: spec.sandbox_id}
         limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
         image = self.images.facts(spec.image)
+        piped = main_process.own_pipe(self._boot_argv, spec) if self._pipes else None
+        if piped:
+            labels[main_process.LABEL_PIPE] = "pipe"
         body = create_body(
-            limited, boot_argv=self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits,
+            limited, boot_argv=piped or self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits,
             podman=self._is_podman,
         )  # fmt: skip
         # By its id: since it was prepared, its name may have been lent to another (Images.push).

@@ -56,6 +56,11 @@ class Engine:
         with self._border(Doing("ask the container engine for its architecture")):
             return str(self._api.version()["Arch"])
 
+    def runtime(self) -> str:
+        """Return the name of the runtime that containers get unless they ask for another, "" where it does not tell."""
+        with self._border(Doing("ask the container engine for its runtime")):
+            return str(self._api.info().get("DefaultRuntime") or "")
+
     def storage(self) -> str:
         """Return the folder of the engine's host in which it keeps images and containers, "" where it does not tell."""
         with self._border(Doing("ask the container engine where it keeps images")):

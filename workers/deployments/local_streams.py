@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import select
+import stat
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ _DROP_AT_MOST = 1 << 22
 
 
 class FifoStream:
-    """A `Stream` over the named pipes of a main process.
+    """A `Stream` over the pipes of a main process.
 
     Params:
         into, out: the pipes.
@@ -30,12 +31,12 @@ class FifoStream:
         self._sandbox_id, self._lives = sandbox_id, lives
         if not lives():
             raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: its main process is not running")
-        self._out = os.open(out, os.O_RDONLY | os.O_NONBLOCK)
+        self._out = _open_pipe(out, os.O_RDONLY, sandbox_id)
         try:
-            self._in = os.open(into, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
+            self._in = _open_pipe(into, os.O_WRONLY, sandbox_id)
+        except SandboxGone:
             os.close(self._out)
-            raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: {error.strerror}") from error
+            raise
         for descriptor in (self._in, self._out):
             fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
         self._drop_old()
@@ -84,6 +85,18 @@ class FifoStream:
             if not data:
                 return
             dropped += len(data)
+
+
+def _open_pipe(path: Path, way: int, sandbox_id: str) -> int:
+    """Open a pipe, and nothing else that may be in its place. Errors: SandboxGone."""
+    try:
+        descriptor = os.open(path, way | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: {error.strerror}") from error
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: something else is in the place of its pipes")
 
 
 class ProcessExec:

@@ -13,6 +13,8 @@ It costs one exec per attach, 15-40 ms, and `cat` in the image.
 from __future__ import annotations
 
 from rock.errors import SandboxGone
+from workers.deployments.engine import Engine
+from workers.deployments.faults import Doing
 from workers.deployments.wire import Answer, AttachedStream
 
 WRITER = ["bash", "--noprofile", "--norc", "-c", "exec cat >/proc/1/fd/0"]
@@ -21,6 +23,16 @@ WRITER = ["bash", "--noprofile", "--norc", "-c", "exec cat >/proc/1/fd/0"]
 def hold_stdin(boot_argv: list[str]) -> list[str]:
     """Return an argv that becomes `boot_argv` with a stdin that never ends."""
     return ["bash", "--noprofile", "--norc", "-pc", 'exec 0<>/proc/self/fd/0; exec "$@"', "rock-hold", *boot_argv]
+
+
+def attach(engine: Engine, name: str, sandbox_id: str, doing: Doing) -> PodmanStream:
+    """Open both ways to the main process of a container."""
+    reader = engine.attach(name, doing, stdin=False)
+    try:
+        return PodmanStream(reader, engine.exec(name, WRITER, "", doing)[1], sandbox_id)
+    except BaseException:
+        reader.connection.close()
+        raise
 
 
 class PodmanStream(AttachedStream):
