@@ -57,10 +57,11 @@ class Coroner:
     def examine(self, sandbox_id: str) -> RockError | None:
         """Return None if the sandbox runs, else the error for its callers; a death nobody asked for is written down."""
         record = self._sandboxes.get(sandbox_id)
-        state = self._deployment.inspect(sandbox_id)
         if record is not None and record.state is State.STOPPED:
             why = ": ".join(filter(None, [record.stop_event, record.reason]))
             return SandboxGone(f"Sandbox {sandbox_id} was stopped ({why})", sandbox_id=sandbox_id)
+        # An engine that takes the container down just now answers late.
+        state = self._deployment.inspect(sandbox_id)
         if state.running:
             return None
         event = Event.OUT_OF_MEMORY if state.oom_killed else Event.GONE
