@@ -23,6 +23,8 @@ def callers(stack):
 def shared(engine):
     """An image that everybody may start; gone at the end, as all that the service has named is."""
     name = "rock-test/shared:1"
+    for left in private(engine):  # by a run that was killed
+        engine.images.remove(left, force=True)
     engine.images.get(ALPINE).tag(*name.split(":"))
     yield name
     assert not private(engine)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -21,6 +22,8 @@ from workers.deployments import client, wire
 from workers.deployments.engine_facts import MEASURE_SECONDS
 from workers.deployments.faults import Doing, translate
 
+END_SEEN = 1.0
+"""Seconds within which an engine sees that a container has ended."""
 COMMIT_SECONDS = 3600.0
 """For an engine to copy a container's files into an image."""
 
@@ -137,9 +140,17 @@ class Engine:
         return str(json.loads(answer.text())["Id"])
 
     def runs(self, image_id: str) -> int:
-        """Return how many running containers an image has."""
-        with self._border(Doing("look for containers of an image")):
-            return len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
+        """Return how many running containers an image has; where there are any, those that run still after a moment.
+
+        An engine sees the end of a container a little later than the kernel (see `main_process.end`).
+        """
+        end = time.monotonic() + END_SEEN
+        while True:
+            with self._border(Doing("look for containers of an image")):
+                running = len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
+            if not running or time.monotonic() >= end:
+                return running
+            time.sleep(0.05)
 
     def remove_image(self, reference: str, *, force: bool = True) -> bool:
         """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none.
