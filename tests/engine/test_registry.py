@@ -51,7 +51,7 @@ def absent(engine):
 def committed(box, tag, **fields):
     """Commit and wait for the end; return the status."""
     answer = box.post("/commit", image_tag=tag, **fields)
-    assert answer.ok and answer.result["phase"] == "RUNNING", answer.body
+    assert answer.ok, answer.body  # one that is refused may have ended already
     return until(lambda: (now := box.api.get(f"/commit/{box.id}").result)["phase"] != "RUNNING" and now, 60, "the end")
 
 
