@@ -203,7 +203,7 @@ class Images:
         if not self._engine.endpoint.is_local:
             return None
         try:
-            disk = os.statvfs(self._engine.storage())
+            disk = os.statvfs(str(self._engine.info().get("DockerRootDir") or ""))
         except OSError:
             return None
         used = disk.f_blocks - disk.f_bfree

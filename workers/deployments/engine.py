@@ -6,7 +6,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,8 +21,6 @@ from workers.deployments import client, wire
 from workers.deployments.engine_facts import MEASURE_SECONDS
 from workers.deployments.faults import Doing, translate
 
-END_SEEN = 1.0
-"""Seconds within which an engine sees that a container has ended."""
 COMMIT_SECONDS = 3600.0
 """For an engine to copy a container's files into an image."""
 
@@ -59,15 +56,10 @@ class Engine:
         with self._border(Doing("ask the container engine for its architecture")):
             return str(self._api.version()["Arch"])
 
-    def runtime(self) -> str:
-        """Return the name of the runtime that containers get unless they ask for another, "" where it does not tell."""
-        with self._border(Doing("ask the container engine for its runtime")):
-            return str(self._api.info().get("DefaultRuntime") or "")
-
-    def storage(self) -> str:
-        """Return the folder of the engine's host in which it keeps images and containers, "" where it does not tell."""
-        with self._border(Doing("ask the container engine where it keeps images")):
-            return str(self._api.info().get("DockerRootDir") or "")
+    def info(self) -> dict[str, Any]:
+        """Return what the engine says of itself: `DockerRootDir`, `DefaultRuntime` and more, in its own words."""
+        with self._border(Doing("ask the container engine about itself")):
+            return dict(self._api.info())
 
     def image(self, reference: str) -> dict[str, Any] | None:
         """Return what the engine knows of an image it has, None if it has none of that name."""
@@ -140,17 +132,9 @@ class Engine:
         return str(json.loads(answer.text())["Id"])
 
     def runs(self, image_id: str) -> int:
-        """Return how many running containers an image has; where there are any, those that run still after a moment.
-
-        An engine sees the end of a container a little later than the kernel (see `main_process.end`).
-        """
-        end = time.monotonic() + END_SEEN
-        while True:
-            with self._border(Doing("look for containers of an image")):
-                running = len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
-            if not running or time.monotonic() >= end:
-                return running
-            time.sleep(0.05)
+        """Return how many running containers an image has."""
+        with self._border(Doing("look for containers of an image")):
+            return len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
 
     def remove_image(self, reference: str, *, force: bool = True) -> bool:
         """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none.

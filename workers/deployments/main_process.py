@@ -38,7 +38,9 @@ _LOOK_AGAIN = 0.001
 def may_reach(engine: Engine) -> bool:
     """Return whether main processes of an engine's containers can be reached by their pipes."""
     return (
-        os.geteuid() == 0 and engine.endpoint.engine_pid() is not None and engine.runtime().startswith(PLAIN_RUNTIMES)
+        os.geteuid() == 0
+        and engine.endpoint.engine_pid() is not None
+        and str(engine.info().get("DefaultRuntime")).startswith(PLAIN_RUNTIMES)
     )
 
 
