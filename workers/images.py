@@ -60,7 +60,7 @@ class Images:
 
     def __init__(self, engine: Engine, cache_dir: Path | None = None, recent: float = JUST_ASKED) -> None:
         self._engine, self._cache_dir = engine, cache_dir
-        self.node_architecture = engine.architecture()
+        self.node_architecture = engine.architecture
         self._lock, self._gate = threading.Lock(), ImageGate(recent)
         self._fetches: dict[tuple[object, ...], _Fetch] = {}
         self._facts: dict[str, ImageFacts] = {}

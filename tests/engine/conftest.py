@@ -1,25 +1,28 @@
 """Deployments of every kind, and a hand on the main process of their sandboxes."""
 
 import contextlib
+import json
 import os
 import select
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import docker
 import pytest
 import trustme
 
+from app.references import canonical, own_repository
 from rock.errors import Unavailable
+from scripts import engine as engines
 from scripts import images, registry
-from tests.service_stack import MARKER, clean_environment, free_port
-from tests.wire import until
+from tests.service_stack import MARKER, Stack, clean_environment, free_port
+from tests.wire import Api, until
 from workers.deployments.abstract import AbstractDeployment, ContainerSpec, Stream
-from workers.deployments.container_body import Ulimits
+from workers.deployments.container_body import LABEL_CLUSTER, Ulimits, mark_of
 from workers.deployments.docker import DockerDeployment
 from workers.deployments.engine import Engine
 from workers.deployments.faults import Doing
@@ -110,11 +113,16 @@ def on_engine(endpoint: Endpoint | str, name: str, node: str = NODE, cluster: st
 
 
 @pytest.fixture(scope="session")
-def podman_url(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A Podman of the test's own, with one small image; skipped where Podman is not installed."""
+def podman_url(engine: docker.DockerClient, host: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A Podman of the test's own, with one small image, that may use the tests' registry; skipped only where none can be installed."""
     if shutil.which("podman") is None:
-        pytest.skip("podman is not installed")
+        if engines.may_have_engine():
+            pytest.fail("this machine can have Podman, but it is not installed: run `make test`, which does that")
+        pytest.skip("podman is not installed, and cannot be here (not Debian, or not root)")
     folder = tmp_path_factory.mktemp("podman")
+    # Docker takes any registry on loopback without TLS, Podman only those that it is told.
+    registries = folder / "registries.conf"
+    registries.write_text(f'[[registry]]\nlocation = "{host}"\ninsecure = true\n')
     saved = folder / "image.tar"
     with saved.open("wb") as file:
         for chunk in engine.images.get(images.ALPINE).save(named=True):
@@ -125,11 +133,11 @@ def podman_url(engine: docker.DockerClient, tmp_path_factory: pytest.TempPathFac
         ["podman", "system", "service", "-t", "0", f"unix://{socket}"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        env={**clean_environment(), "CONTAINERS_REGISTRIES_CONF": str(registries)},
+        cwd=folder,  # its monitors leave a file there when a container runs out of memory
     )
     try:
-        end = time.monotonic() + 20
-        while not socket.exists() and time.monotonic() < end:
-            time.sleep(0.05)
+        until(socket.exists, 20, "Podman's socket")
         yield f"unix://{socket}"
     finally:
         service.terminate()
@@ -258,6 +266,62 @@ def containers(make: Callable[[str], tuple[AbstractDeployment, str]]) -> Iterato
     """The deployment on the machine's engine."""
     with contextlib.closing(_Cleared(*make("docker"))) as made:
         yield made
+
+
+@dataclass(frozen=True)
+class EngineStack:
+    """A service with API keys on one kind of engine, and that engine's own client. Its image is the small one."""
+
+    kind: str
+    stack: Stack
+    client: docker.DockerClient
+    # What tells its sandboxes and images from another service's.
+    mark: str = ""
+
+    def api(self, key: str = "alpha") -> Api:
+        """Return the API for the holder of a key: `alpha` is alice's, `beta` bob's, `root` an admin's."""
+        return Api(self.stack.url, {"X-API-Key": f"{key}-key"})
+
+    def containers(self, **options: object) -> list[docker.models.containers.Container]:
+        """Return the containers of the service's node."""
+        found: list[docker.models.containers.Container] = self.client.containers.list(
+            filters={"label": f"rock.node={self.stack.node_id}"}, **options
+        )
+        return found
+
+    def tags(self) -> list[str]:
+        """Return the names of the engine's images, as callers spell them."""
+        return [
+            canonical(tag) for one in self.client.api.images() for tag in one.get("RepoTags") or () if "<" not in tag
+        ]
+
+    def own(self, kind: str) -> list[str]:
+        """Return the names of the images that the node keeps for the service itself: `commit` or `fork`."""
+        return [tag for tag in self.tags() if tag.startswith(own_repository(kind, self.mark, self.stack.node_id))]
+
+
+@pytest.fixture(scope="session", params=["docker", "podman"])
+def either(request: pytest.FixtureRequest, make_stack: Callable[..., Stack]) -> Iterator[EngineStack]:
+    """A service on each engine in turn, whose node keeps one sandbox started."""
+    url = request.getfixturevalue("engine_url" if request.param == "docker" else "podman_url")
+    pooled = [{"image": images.ALPINE, "memory": "200m", "cpus": 0.2, "count": 1}]
+    variables = {
+        "DOCKER_HOST": url,
+        "ROCK_API_KEYS": "alpha-key=alice,beta-key=bob,root-key=ops:admin",
+        "ROCK_POOL__SANDBOXES": json.dumps(pooled),
+        "ROCK_ENVHUB__ENABLE": "false",
+        # Its workers are killed, and take seconds to be back where others use the machine, too.
+        "ROCK_NODE__LOST_AFTER_SECONDS": "15",
+    }
+    stack = make_stack(runtime=request.param, variables=variables).start()
+    with contextlib.closing(docker.DockerClient(base_url=url)) as client:
+        made = EngineStack(request.param, stack, client)
+        cluster = until(made.containers, 30, "the pooled sandbox")[0].labels[LABEL_CLUSTER]
+        made = replace(made, mark=mark_of(cluster, stack.node_id))
+        yield made
+        stack.stop()
+        left = [one.name for one in made.containers(all=True)], made.own("commit"), made.own("fork")
+        assert not any(left), f"left at the engine: {left}"
 
 
 class _Cleared(Sandboxes):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone
+from rock.errors import AlreadyExists, BadRequest, NotFound, SandboxGone, Unavailable
 from tests.engine.conftest import Sandboxes
 from workers.deployments import docker_args, processes
 from workers.deployments.abstract import ContainerEvent, ContainerSpec, ContainerState
@@ -316,3 +316,21 @@ def test_L24_a_node_allows_seccomp_profiles_by_name(sandboxes, tmp_path):
     seccomp, _, links = said.pop("")
     assert (seccomp, links) == ("2", "yes"), "whether the engine's own allows namespaces is the engine's matter"
     assert said == {"unconfined": ("0", "yes", "yes"), str(profile): ("2", "yes", "")}
+
+
+def test_an_image_is_removed_though_a_stopped_sandbox_has_it_and_not_from_under_a_running_one(sandboxes):
+    """Podman would remove the sandboxes with it, running or not."""
+    deployment, tag = sandboxes.deployment, f"rock-test/removed-{os.getpid()}:1"
+    if not deployment.isolation:
+        pytest.skip("what a local node keeps instead has tests of its own (test_local_copies)")
+    image_id = deployment.commit(sandboxes.start(), tag)
+    user = sandboxes.start(image=tag)
+    printed(sandboxes, user, "echo kept >/mine")
+    with pytest.raises(Unavailable, match="running sandboxes"):
+        deployment.images.remove(tag)
+    deployment.stop(user)
+    assert deployment.images.remove(tag) and not deployment.images.has(tag)
+    assert deployment.restart(user).running
+    assert printed(sandboxes, user, "cat /mine") == "kept\n"
+    deployment.remove(user)
+    assert deployment._engine.image(image_id) is None, "a nameless image must not be left"

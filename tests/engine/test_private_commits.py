@@ -1,40 +1,31 @@
-"""Commits of owners who have API keys: private at a real engine, and pushed under the name that was given."""
+"""Commits of owners who have API keys: private at a real engine of either kind, and pushed under the name that was given."""
 
 import pytest
 
 from scripts import registry
 from scripts.images import ALPINE
 from tests.engine.test_registry import CREDENTIALS, committed
-from tests.wire import Api
 
 
 @pytest.fixture(scope="module")
-def stack(make_stack, engine_url):
-    keys = "alpha-key=alice,beta-key=bob,root-key=ops:admin"
-    return make_stack(runtime="docker", variables={"DOCKER_HOST": engine_url, "ROCK_API_KEYS": keys}).start()
-
-
-@pytest.fixture(scope="module")
-def callers(stack):
-    return [Api(stack.url, {"X-API-Key": f"{name}-key"}) for name in ("alpha", "beta", "root")]
+def callers(either):
+    return [either.api(key) for key in ("alpha", "beta", "root")]
 
 
 @pytest.fixture
-def shared(engine):
+def engine(either):
+    return either.client
+
+
+@pytest.fixture
+def shared(either):
     """An image that everybody may start; gone at the end, as all that the service has named is."""
     name = "rock-test/shared:1"
-    for left in private(engine):  # by a run that was killed
-        engine.images.remove(left, force=True)
-    engine.images.get(ALPINE).tag(*name.split(":"))
+    either.client.images.get(ALPINE).tag(*name.split(":"))
     yield name
-    assert not private(engine)
-    if any(name in one.tags for one in engine.images.list()):
-        engine.images.remove(name)
-
-
-def private(engine) -> list[str]:
-    """Return the names of the commits that are somebody's own."""
-    return [tag for one in engine.images.list() for tag in one.tags if "rock-commit-" in tag]
+    assert not either.own("commit")
+    if name in either.tags():
+        either.client.images.remove(name)
 
 
 def commit_of(api, image, content, tag, **fields):
@@ -54,11 +45,11 @@ def content_of(api, image, **fields) -> str | None:
     return seen["stdout"] if seen["exit_code"] == 0 else None
 
 
-def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, engine):
+def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, either, engine):
     alice, bob, root = callers
     public = engine.images.get(shared).id
     assert commit_of(alice, shared, "hers", shared)["phase"] == "SUCCEEDED"
-    assert engine.images.get(shared).id == public and len(private(engine)) == 1
+    assert engine.images.get(shared).id == public and len(either.own("commit")) == 1
     seen = [content_of(caller, shared, pull="never") for caller in (alice, bob, root)]
     assert seen == ["hers", None, None], "to all others the name means what it did"
     assert commit_of(bob, shared, "his", f"docker.io/{shared}")["phase"] == "SUCCEEDED"
@@ -70,7 +61,7 @@ def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, engin
         assert seen.result["content"] == "hers"
     for sandbox_id in (box.id, *(made["sandbox_id"] for made in forks)):
         assert alice.post("/stop", sandbox_id=sandbox_id).ok
-    for name in private(engine):
+    for name in either.own("commit"):
         bob.post("/start", image=name, pull="never").failed(4000, "the service's own")
     assert bob.post("/remove_image", image=shared).result["failed"] == []
     assert content_of(alice, shared, pull="never") == "hers", "his removal was of his own, and of what is everybody's"
@@ -78,18 +69,18 @@ def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, engin
     assert len(root.post("/remove_image", image=shared).result["removed"]) == 1, "an admin's takes everybody's"
 
 
-def test_a_private_commit_is_pushed_by_its_name(callers, host, engine):
+def test_a_private_commit_is_pushed_by_its_name(callers, host, either, engine):
     alice, bob, _ = callers
     tag = f"{host}/team/keyed:1"
     assert commit_of(alice, ALPINE, "first", tag, **CREDENTIALS)["phase"] == "SUCCEEDED"
     login = {"registry_username": registry.USER, "registry_password": registry.PASSWORD}
-    assert not private(engine), "the registry has it: it is an image like any other"
+    assert not either.own("commit"), "the registry has it: it is an image like any other"
     engine.images.remove(tag)
     assert content_of(bob, tag, **login) == "first"
     before = engine.images.get(tag).id
     status = commit_of(alice, ALPINE, "planted", tag, username=registry.USER, password="wrong-pass-word")
     assert (status["phase"], status["error_code"]) == ("FAILED", "LOGIN_FAILED")
-    assert engine.images.get(tag).id == before and not private(engine)
+    assert engine.images.get(tag).id == before and not either.own("commit")
     assert content_of(bob, tag, pull="never") == "first"
     assert commit_of(alice, ALPINE, "second", tag, **CREDENTIALS)["phase"] == "SUCCEEDED"
     assert [content_of(caller, tag, pull="never") for caller in (alice, bob)] == ["second", "second"]

@@ -159,7 +159,7 @@ def test_L01_X06_a_private_image_needs_its_login(api, host, private, absent, eng
         assert "registry_password" in reply.failed(5000, private, kind="image_access")["failure_reason"]
         phase = api.get("/get_status", sandbox_id="locked-out").result["status"]["image_pull"]
         assert phase["status"] == "failed" and "registry" in phase["message"]
-        assert not [one for one in engine.containers.list(all=True) if "locked-out" in one.name]
+        assert not [one for one in engine.containers.list(all=True, ignore_removed=True) if "locked-out" in one.name]
     box = api.start(image=private, **LOGIN)
     status = api.get("/get_status", sandbox_id=box.id)
     assert registry.PASSWORD not in str(status.body)

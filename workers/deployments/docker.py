@@ -55,15 +55,13 @@ class DockerDeployment:
         self, engine: Engine, images: Images, *, cluster: str, node: str, boot_argv: list[str], ulimits: Ulimits, name: str
     ) -> None:  # fmt: skip
         self.name = name
-        version = engine.version()
-        self.description = f"containers of {version} at {engine.endpoint.url}"
-        self._is_podman = version.startswith("Podman")
+        self.description = f"containers of {engine.version} at {engine.endpoint.url}"
         self._engine, self.images = engine, images
         self._labels = {LABEL_CLUSTER: cluster, LABEL_NODE: node}
         self.mark = mark_of(cluster, node)
         self._ulimits = ulimits
-        self._boot_argv = podman.hold_stdin(boot_argv) if self._is_podman else list(boot_argv)
-        self._pipes = not self._is_podman and main_process.may_reach(engine)
+        self._boot_argv = podman.hold_stdin(boot_argv) if engine.is_podman else list(boot_argv)
+        self._pipes = not engine.is_podman and main_process.may_reach(engine)
         self._disk_limits = True  # until the engine says otherwise
         self._dialer = Dialer(engine, self._name)
         self._samples: dict[str, dict[str, float]] = {}
@@ -141,7 +139,8 @@ class DockerDeployment:
     def remove(self, sandbox_id: str) -> None:
         """Kill and remove the container with its anonymous volumes."""
         self._samples.pop(sandbox_id, None)
-        self._engine.remove(self._name(sandbox_id))
+        remove = podman.remove if self._engine.is_podman else Engine.remove
+        remove(self._engine, self._name(sandbox_id))
 
     def inspect(self, sandbox_id: str) -> ContainerState:
         """Return the container's state."""
@@ -218,7 +217,7 @@ class DockerDeployment:
         return f"rock-{self.mark}-{check_name(sandbox_id, 'sandbox_id')}"
 
     def _attach(self, name: str, sandbox_id: str, doing: Doing) -> wire.AttachedStream:
-        if self._is_podman:
+        if self._engine.is_podman:
             return podman.attach(self._engine, name, sandbox_id, doing)
         return wire.AttachedStream(self._engine.attach(name, doing, stdin=True), sandbox_id)
 
@@ -232,7 +231,7 @@ class DockerDeployment:
             labels[main_process.LABEL_PIPE] = "pipe"
         body = create_body(
             limited, boot_argv=piped or self._boot_argv, labels=labels, image_env=image.env, ulimits=self._ulimits,
-            podman=self._is_podman,
+            podman=self._engine.is_podman,
         )  # fmt: skip
         # By its id: since it was prepared, its name may have been lent to another (Images.push).
         body["Image"] = image.id

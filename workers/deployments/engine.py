@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,8 @@ from workers.deployments import client, wire
 from workers.deployments.engine_facts import MEASURE_SECONDS
 from workers.deployments.faults import Doing, translate
 
+_LIBPOD = "4.0.0"
+"""Version of Podman's own API."""
 COMMIT_SECONDS = 3600.0
 """For an engine to copy a container's files into an image."""
 
@@ -43,18 +45,13 @@ class Engine:
             endpoint.connect().close()  # says best what is wrong, and the client library would leave a socket open
         with self._border(Doing("reach the container engine")):
             self._api = client.make(endpoint)
-
-    def version(self) -> str:
-        """Return name and version, such as `Docker 20.10.24` or `Podman 4.3.1`."""
         with self._border(Doing("ask the container engine for its version")):
             answer = self._api.version()
         names = " ".join(part.get("Name", "") for part in answer.get("Components") or ())
-        return f"{'Podman' if 'Podman' in names else 'Docker'} {answer['Version']}"
-
-    def architecture(self) -> str:
-        """Return the engine's processor architecture in the images' words (`amd64`)."""
-        with self._border(Doing("ask the container engine for its architecture")):
-            return str(self._api.version()["Arch"])
+        self.is_podman = "Podman" in names
+        # Such as `Docker 20.10.24` or `Podman 4.3.1`; and its processors, in the images' words (`amd64`).
+        self.version = f"{'Podman' if self.is_podman else 'Docker'} {answer['Version']}"
+        self.architecture = str(answer["Arch"])
 
     def info(self) -> dict[str, Any]:
         """Return what the engine says of itself: `DockerRootDir`, `DefaultRuntime` and more, in its own words."""
@@ -70,10 +67,11 @@ class Engine:
             return None
 
     def images(self) -> list[str]:
-        """Return the names of all images, as `repository:tag`."""
+        """Return the names of all images, as `repository:tag` and as short as Docker has them: Podman spells its registry out."""
         with self._border(Doing("list images")):
             found = self._api.images()
-        return [name for image in found for name in image.get("RepoTags") or () if name != "<none>:<none>"]
+        names = [name for image in found for name in image.get("RepoTags") or () if name != "<none>:<none>"]
+        return [name.removeprefix("docker.io/library/").removeprefix("docker.io/") for name in names]
 
     def tag(self, image_id: str, repository: str, tag: str) -> None:
         """Give an image another name."""
@@ -119,22 +117,28 @@ class Engine:
         path = self._path(f"/images/{quote(repository)}/push", tag=tag)
         yield from self._progress(wire.request(self.endpoint, "POST", path, headers=_login(login)), doing, tick)
 
-    def commit(self, container: str, settings: Mapping[str, Any], doing: Doing) -> str:
+    def commit(self, container: str, settings: Mapping[str, Any], lines: Sequence[str], doing: Doing) -> str:
         """Make an image without a name of a container, which stands still meanwhile; return its id.
 
         Params:
             settings: of the image, instead of the container's.
+            lines: the same as lines of a Dockerfile, for Podman: it does not read the settings.
         """
         # Copying gigabytes takes longer than any other answer.
         patient = replace(self.endpoint, timeout=COMMIT_SECONDS)
         path, body = self._path("/commit", container=container, pause="1"), json.dumps(dict(settings)).encode()
+        if self.is_podman:
+            path += f"&{urlencode({'changes': lines}, doseq=True)}"
         answer = self._checked(wire.request(patient, "POST", path, body=body), doing)
-        return str(json.loads(answer.text())["Id"])
+        # Podman leaves the algorithm out here, and finds no image by an id without it once that is gone.
+        return f"sha256:{str(json.loads(answer.text())['Id']).removeprefix('sha256:')}"
 
     def runs(self, image_id: str) -> int:
         """Return how many running containers an image has."""
+        # Podman finds none by an id with its algorithm.
+        filters = {"ancestor": image_id.removeprefix("sha256:"), "status": "running"}
         with self._border(Doing("look for containers of an image")):
-            return len(self._api.containers(filters={"ancestor": image_id, "status": "running"}))
+            return len(self._api.containers(filters=filters))
 
     def remove_image(self, reference: str, *, force: bool = True) -> bool:
         """Remove an image's name, and the image with its last name, though stopped containers use it; False if there is none.
@@ -142,11 +146,21 @@ class Engine:
         Params:
             force: False: not if any container was made from it; then False, too.
         """
+        # Podman's force removes the containers as well, running ones too.
+        forced = force and not self.is_podman
         try:
-            with self._border(Doing(f"remove image {reference}", reference), absent=(404,) if force else (404, 409)):
-                self._api.remove_image(reference, force=force)
+            with self._border(Doing(f"remove image {reference}", reference), absent=(404,) if forced else (404, 409)):
+                self._api.remove_image(reference, force=forced)
         except _Absent:
+            return force and self.is_podman and self._untag(reference)
+        return True
+
+    def _untag(self, reference: str) -> bool:
+        """Take an image's last name away, in Podman's own API; it goes with the last of its containers (podman.remove). False if there is none."""
+        if not (self.image(reference) or {}).get("RepoTags"):
             return False
+        answer = wire.request(self.endpoint, "POST", f"/v{_LIBPOD}/libpod/images/{quote(reference)}/untag")
+        self._checked(answer, Doing(f"remove image {reference}", reference)).text()
         return True
 
     def create(self, name: str, body: dict[str, Any], doing: Doing) -> None:
@@ -180,7 +194,7 @@ class Engine:
         try:
             with self._border(Doing(f"look at container {name}"), absent=(404,)):
                 return dict(self._api.inspect_container(name))
-        except _Absent:
+        except (_Absent, SandboxGone):  # the latter in Podman's words, of one that is just being removed
             return None
 
     def layer_size(self, name: str) -> int | None:

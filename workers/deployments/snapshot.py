@@ -3,6 +3,7 @@
 An engine's own commit bakes in what the container was started with: our labels, entry point and quiet defaults, and the
 caller's variables, which may be secrets. So its image is only taken for its layers: another one with the same layers and
 the original configuration is loaded, and the first is removed. Loading needs no layer's content, since they are there.
+Podman cannot load such an image, so it is told what to change (`lines`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rock.errors import RockError, SandboxGone
+from workers.deployments.container_body import QUIET
 from workers.deployments.engine import Engine
 from workers.deployments.faults import Doing
 
@@ -34,7 +36,7 @@ def take(engine: Engine, container: str, repository: str, tag: str, doing: Doing
     original: dict[str, Any] = base.get("Config") or {}
     # Where the second step is not possible, at least what is run by default is the original's.
     settings = {name: original.get(name) or empty for name, empty in _RUN.items()}
-    layers_of = engine.commit(container, settings, doing)
+    layers_of = engine.commit(container, settings, lines(facts["Config"], original), doing)
     name = f"{repository}:{tag}"
     before = engine.image(name)
     try:
@@ -62,9 +64,34 @@ def _named(engine: Engine, layers_of: str, original: Mapping[str, Any], names: t
             engine.remove_image(layers_of)
             return str(made["Id"])
     except RockError as error:
-        log.warning("the engine cannot load an image without layers: %s keeps its sandbox's settings (%s)", name, error)
+        log.warning("the engine cannot load an image without layers: %s is the engine's own commit (%s)", name, error)
     engine.tag(layers_of, *names)
     return layers_of
+
+
+def lines(container: Mapping[str, Any], original: Mapping[str, Any]) -> list[str]:
+    """Return lines of a Dockerfile that give an image of a container the settings of its own image, as far as they can.
+
+    They cannot take a variable or a label away: what the container alone has (the caller's may be secrets) becomes empty.
+    What we set where nobody else does stays, as every sandbox has it.
+
+    Params:
+        container: its settings.
+        original: those of the image that it was made from.
+    """
+    said = [
+        f"{word} {json.dumps(original.get(name) or [])}"
+        for word, name in (("CMD", "Cmd"), ("ENTRYPOINT", "Entrypoint"))
+    ]
+    said += [f"USER {original.get('User') or '0:0'}", f"WORKDIR {original.get('WorkingDir') or '/'}"]
+    now, before = (
+        dict(entry.split("=", 1) for entry in one.get("Env") or () if "=" in entry) for one in (container, original)
+    )
+    changed = {name for name, value in now.items() if before.get(name) != value} - {*QUIET, "LANG"}
+    said += [f"ENV {name}={before.get(name, '')}" for name in sorted(changed)]
+    return said + [
+        f"LABEL {name}=" for name in sorted({*(container.get("Labels") or ())} - {*(original.get("Labels") or ())})
+    ]
 
 
 _RUN: Mapping[str, Any] = {"Entrypoint": [], "Cmd": [], "User": "", "WorkingDir": "", "Healthcheck": None}

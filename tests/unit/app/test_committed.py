@@ -111,7 +111,7 @@ def commits(world, engine, tmp_path):
     world.node()
     world.running(owner="alice")
     stores = world.stores
-    config = load("test", {"ROCK_DATA_DIR": str(tmp_path), "ROCK_NODE_ID": "n1", "ROCK_REDIS__PREFIX": "p:"})
+    config = load("test", {"ROCK_DATA_DIR": str(tmp_path), "ROCK_NODE_ID": "n1"})
     return Commits(config, stores.results, stores.sandboxes, stores.images, engine, Turns())
 
 

@@ -66,6 +66,12 @@ def test_a_refused_start(status, text, kind, says):
         ("unauthorized: authentication required", errors.ImageAccess, False),
         ('Get "https://r/v2/": dial tcp: lookup r on 1.1.1.1:53: no such host', errors.PullFailed, True),
         ("net/http: TLS handshake timeout", errors.PullFailed, True),
+        (
+            'initializing source docker://127.0.0.1:1/x/y:1: pinging container registry 127.0.0.1:1: Get "https://127.0.0.1:1/v2/": '
+            "dial tcp 127.0.0.1:1: connect: connection refused",  # Podman
+            errors.PullFailed,
+            True,
+        ),
         ("unexpected EOF", errors.PullFailed, True),
         ("toomanyrequests: You have reached your pull rate limit", errors.PullFailed, True),
         ("write /var/lib/docker/tmp/x: no space left on device", DiskFullForImage, False),

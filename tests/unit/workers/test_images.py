@@ -21,6 +21,7 @@ class Registry:
     """An engine as far as `Images` sees one: what it has, what a pull does, what it was asked."""
 
     def __init__(self) -> None:
+        self.architecture = "amd64"
         self.here: dict[str, dict] = {}
         self.outcomes: list[Exception | None] = []
         self.pulls: list[tuple[str, str, object]] = []
@@ -33,9 +34,6 @@ class Registry:
         # What was pushed under which name, and what a push raises.
         self.pushed: dict[str, str] = {}
         self.refusal: Exception | None = None
-
-    def architecture(self) -> str:
-        return "amd64"
 
     def image(self, reference: str) -> dict | None:
         """An engine takes the beginning of an id for an image, too."""
