@@ -193,6 +193,30 @@ def test_sandboxes_are_listed_and_deleted(server):
     assert server.rock("sandbox", "ls", "--image", "listed:1", "--json").stdout.strip() == "[]"
 
 
+def test_a_sandbox_is_forked(server):
+    source = server.rock("sandbox", "start", *SMALL, "--env", "WHO=source", "forked:1").stdout.strip()
+    assert server.rock("sandbox", "exec", source, "--", "sh", "-c", "echo mine >f.txt").returncode == 0
+    done = server.rock("sandbox", "fork", source, "--count", "2", "-e", "WHO=fork")
+    made = done.stdout.split()
+    assert done.returncode == 0 and len({source, *made}) == 3, done.stderr
+    for sandbox_id in made:
+        assert (
+            server.rock("sandbox", "exec", sandbox_id, "--", "sh", "-c", "cat f.txt; echo $WHO").stdout
+            == "mine\nfork\n"
+        )
+    (one,) = json.loads(server.rock("sandbox", "fork", source, "--json").stdout)["forks"]
+    assert set(one) == {"sandbox_id", "host_name", "host_ip"}
+    for arguments, word in (
+        (("never-was",), "never-was"),
+        ((source, "--count", "65"), "--count"),
+        ((source, "-e", "X"), "NAME=VALUE"),
+    ):
+        failed = server.rock("sandbox", "fork", *arguments)
+        assert failed.returncode != 0 and word in failed.stderr and "Traceback" not in failed.stderr, failed.stderr
+    assert json.loads(server.rock("sandbox", "fork", "never-was", "--json").stderr)["kind"] == "not_found"
+    assert server.rock("sandbox", "rm", "--force", source, *made, one["sandbox_id"]).returncode == 0
+
+
 def test_images_are_fetched_and_removed(server):
     warmed = server.rock("image", "warm", "python:3.11", "a:1")
     assert warmed.returncode == 0, warmed.stderr

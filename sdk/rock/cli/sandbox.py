@@ -55,6 +55,32 @@ async def _start(config: SandboxConfig, as_json: bool) -> int:
     return 0
 
 
+@sandbox.command()
+@options.sandbox_argument
+@click.option("--count", "-n", type=click.IntRange(1, 64), default=1, show_default=True, help="All of them, or none.")
+@click.option("--env", "-e", "variables", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+@json_option
+def fork(sandbox_id: str, count: int, as_json: bool, **given: Any) -> None:
+    """Make new sandboxes with the files that sandbox ID has now, and print their ids.
+
+    They are like it in image, limits, lease and metadata, and go their own ways. Processes and sessions are not copied, and
+    variables that it was started with have to be said again: --env.
+    """
+    config = options.config(**given)
+    attended.finish(_fork(config, sandbox_id, count, as_json))
+
+
+async def _fork(config: SandboxConfig, sandbox_id: str, count: int, as_json: bool) -> int:
+    source = AsyncSandbox(config)
+    await source.attach(sandbox_id)
+    made = await source.fork(count)
+    value = {
+        "forks": [{"sandbox_id": one.sandbox_id, "host_name": one.host_name, "host_ip": one.host_ip} for one in made]
+    }
+    options.say(as_json, value, "\n".join(str(one.sandbox_id) for one in made))
+    return 0
+
+
 @sandbox.command("shell")
 @options.sandbox_argument
 @click.option("--session", default="default", show_default=True, help="Made if it is not there.")
