@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rock import settings
-from scripts import compat, engine, gem, images, registry
+from scripts import compat, engine, gem, images, registry, sshd
 from scripts.steps import StepFailed, step
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"==> the engine answers at {found.url}", flush=True)
             images.ensure(found.url)
             registry.ensure()
+            sshd.ensure()
             variables["DOCKER_HOST"] = found.url
             engine.ensure_podman()
         compat.ensure()
