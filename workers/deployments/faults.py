@@ -121,14 +121,25 @@ def _start_failed(text: str, doing: Doing) -> RockError:
 
 
 def _pull_failed(text: str, doing: Doing) -> RockError:
-    return PullFailed(f"cannot {doing.what}: {text}")
+    why = next((words for pattern, words in _DISTURBED if re.search(pattern, text, re.IGNORECASE)), "")
+    return PullFailed(f"cannot {doing.what}: {why}{text}")
 
 
-_NETWORK = (
+_LIMITED = r"toomanyrequests|too many requests"
+_BROKEN = r"bad gateway|service unavailable|internal server error|server misbehaving"
+_UNREACHABLE = (
     r"dial tcp|no such host|i/o timeout|connection (refused|reset)|tls handshake|\bEOF\b|timeout exceeded|deadline exceeded|"
-    r"network is unreachable|server misbehaving|toomanyrequests|too many requests|bad gateway|service unavailable"
+    r"network is unreachable"
 )
-"""The way to the registry is disturbed: worth another try."""
+_DISTURBED = (
+    (
+        _LIMITED,
+        "the registry lets this node have no more for now; try again later, or send registry_username and registry_password: ",
+    ),
+    (_BROKEN, "the registry is out of order; try again later: "),
+    (_UNREACHABLE, "the node cannot reach the registry, or lost it: "),
+)
+"""How the way to the registry may be disturbed, which is worth another try; and how that is told."""
 
 _TABLE: tuple[tuple[str, Callable[[str, Doing], RockError]], ...] = (
     # Order matters: an engine wraps texts in texts, so the most telling part comes first.
@@ -146,7 +157,7 @@ _TABLE: tuple[tuple[str, Callable[[str, Doing], RockError]], ...] = (
     ),
     (r"manifest .*unknown|manifest for .* not found|name unknown|tag .* not found", _image_missing),
     (
-        r"pull access denied|unauthorized|authentication required|no basic auth credentials|access.* denied|\bdenied:|incorrect username",
+        r"pull access denied|unauthorized|authentication required|no basic auth credentials|access.* denied|\bdenied:|^denied$|incorrect username",
         _image_access,
     ),
     (r"no such image|image not known|image .*not found", _image_missing),
@@ -200,4 +211,6 @@ def not_started(text: str, doing: Doing) -> RockError:
 
 def is_transient(error: RockError) -> bool:
     """True for a failed pull that another try may mend: the network, not the image."""
-    return isinstance(error, PullFailed) and re.search(_NETWORK, error.message, re.IGNORECASE) is not None
+    return isinstance(error, PullFailed) and any(
+        re.search(pattern, error.message, re.IGNORECASE) for pattern, _ in _DISTURBED
+    )

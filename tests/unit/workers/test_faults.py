@@ -64,6 +64,7 @@ def test_a_refused_start(status, text, kind, says):
             False,
         ),
         ("unauthorized: authentication required", errors.ImageAccess, False),
+        ("denied", errors.ImageAccess, False),
         ('Get "https://r/v2/": dial tcp: lookup r on 1.1.1.1:53: no such host', errors.PullFailed, True),
         ("net/http: TLS handshake timeout", errors.PullFailed, True),
         (
@@ -83,6 +84,28 @@ def test_a_refused_pull(text, kind, again):
     error = translate(0, text, PULL)
     assert type(error) is kind
     assert is_transient(error) is again
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("manifest for img:1 not found: manifest unknown", "does not exist"),
+        (
+            "pull access denied for img, repository does not exist or may require 'docker login'",
+            "registry_password do not open it",
+        ),
+        (
+            "toomanyrequests: You have reached your pull rate limit",
+            "no more for now; try again later, or send registry_username",
+        ),
+        ("write /var/lib/docker/tmp/x: no space left on device", "disk full on the node"),
+        ('Get "https://r/v2/": dial tcp 10.0.0.1:443: connect: connection refused', "cannot reach the registry"),
+        ("received unexpected HTTP status: 502 Bad Gateway", "registry is out of order"),
+    ],
+)
+def test_each_kind_of_failed_pull_has_words_of_its_own(text, says):
+    message = translate(0, text, PULL).message
+    assert says in message and text in message and "img" in message
 
 
 def test_a_process_that_could_not_be_started_is_the_callers_fault():
