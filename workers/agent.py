@@ -68,6 +68,8 @@ class Coroner:
         reason = (
             f"its container ended with exit code {state.exit_code}" if state.exists else "its container was removed"
         )
+        if state.oom_killed:
+            reason = f"it ran out of memory, and {reason}; give the next one more"
         if record is not None and record.state is State.RUNNING:
             self._sandboxes.transition(sandbox_id, [State.RUNNING], State.STOPPED, event, self._clock(), reason=reason)
             log.warning("sandbox gone", extra={"sandbox_id": sandbox_id, "event": event.value, "reason": reason})
