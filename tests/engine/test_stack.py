@@ -23,7 +23,9 @@ def sandbox_of(server, image, **options):
 def test_the_smoke_test_in_a_container(engine_server, engine, image):
     with sandbox_of(engine_server, image) as sandbox:
         container = next(
-            one for one in engine.containers.list() if one.labels.get("rock.sandbox") == sandbox.sandbox_id
+            one
+            for one in engine.containers.list(ignore_removed=True)
+            if one.labels.get("rock.sandbox") == sandbox.sandbox_id
         )
         assert container.labels["rock.node"] == engine_server.node_id
         sandbox.create_session(CreateBashSessionRequest(session="bash-1"))
@@ -32,7 +34,11 @@ def test_the_smoke_test_in_a_container(engine_server, engine, image):
         assert sandbox.arun("echo $x $PWD", session="bash-1").output == "1 /tmp"
         seen = sandbox.execute(Command(command=["sh", "-c", "echo out; echo err >&2; exit 3"]))
         assert (seen.stdout, seen.stderr, seen.exit_code) == ("out\n", "err\n", 3)
-    left = [one for one in engine.containers.list(all=True) if one.labels.get("rock.sandbox") == sandbox.sandbox_id]
+    left = [
+        one
+        for one in engine.containers.list(all=True, ignore_removed=True)
+        if one.labels.get("rock.sandbox") == sandbox.sandbox_id
+    ]
     assert not [one.name for one in left if one.status == "running"]
 
 
