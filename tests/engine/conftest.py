@@ -31,7 +31,7 @@ from workers.deployments.wire import Endpoint
 from workers.images import Images
 from workers.keeper import BOOT_ARGV
 
-NODE = "test-deployments"
+NODE = f"test-{os.getpid()}-deployments"
 LINES = b'while IFS= read -r line; do eval "$line"; done'
 """What the tests give the boot loader in place of the keeper: it runs each line."""
 
