@@ -74,16 +74,22 @@ class Target:
         Params:
             text: as the program sent it; its `Path` is one of the program's own, its `Domain` where it believes to be.
         """
-        parts = [part.strip() for part in text.split(";")]
-        kept = parts[:1]
-        for part in parts[1:]:
-            name, _, value = part.partition("=")
-            if name.lower() == "path" and value.startswith("/") and not self._is_outside(value):
+        first, *attributes = [part.strip() for part in text.split(";")]
+        kept, without_path = [first], False
+        for part in attributes:
+            # As browsers read it (RFC 6265 5.2): white space around a name or a value is no part of it.
+            name, value = (side.strip() for side in part.partition("=")[::2])
+            if name.lower() == "domain" and value.lower().lstrip(".") in ("localhost", "127.0.0.1"):
+                continue
+            if name.lower() == "path":
+                if not value.startswith("/"):
+                    without_path = True  # for browsers, the folder of the request, which may be above the program's
+                    continue
                 # Without a slash at its end it holds for the prefix itself, too.
-                part = f"{name}={self.prefix}{value.rstrip('/')}"
-            if name.lower() != "domain" or value.lower().lstrip(".") not in ("localhost", "127.0.0.1"):
-                kept.append(part)
-        return "; ".join(kept)
+                part = f"{name}={value if self._is_outside(value) else self.prefix + value.rstrip('/')}"
+            kept.append(part)
+        # The first, as the last one counts.
+        return "; ".join([first, *([f"Path={self.prefix}"] if without_path else []), *kept[1:]])
 
     def _is_outside(self, path: str) -> bool:
         """Return whether a program that heeds X-Forwarded-Prefix has put it before its path already."""
