@@ -124,7 +124,9 @@ class Line:
         return claim
 
     def displace(self, call: Call, node: str, now: float, closed: float) -> bool:
-        """Have another node take a start that `node` cannot carry out: it is the first in its line again. False if it is not that node's any more.
+        """Have another node take a start that `node` cannot carry out: it is the first in its line again.
+
+        False if it is not that node's any more, or was put back twice before.
 
         Params:
             closed: seconds for which that node takes nothing new.

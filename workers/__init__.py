@@ -28,10 +28,11 @@ from rock.settings import with_prefix
 from workers.agent import Coroner, NodeAgent
 from workers.deployments.abstract import AbstractDeployment, ContainerEvent
 from workers.deployments.manager import DeploymentManager
+from workers.fullness import LOOK_EVERY
 from workers.heartbeat import Heartbeat, wait_for_id
 from workers.keeper import BOOT_ARGV
 from workers.lifecycle import NodeLifecycle
-from workers.pool import LOOK_EVERY
+from workers.pool import LOOK_EVERY as POOL_EVERY
 from workers.relay import Relay
 from workers.tasks import register
 
@@ -83,8 +84,9 @@ class Worker:
             self._every("recover", lifecycle.recover)
             if seconds := self.config.runtime.disk_check_seconds:
                 self._every("disk", lifecycle.disk_guard.run, seconds)
-            self._every("pool", lifecycle.pool.look, LOOK_EVERY if self.config.pool.sandboxes else None)
+            self._every("pool", lifecycle.pool.look, POOL_EVERY if self.config.pool.sandboxes else None)
             self._every("gate", lifecycle.gate.announce)
+            self._every("fullness", lifecycle.watch_disk, LOOK_EVERY)
             self._every("forks", lifecycle.forks.clean)
             self._patiently(lifecycle.tell_images)
             self._every("images", lifecycle.tend_images, IMAGES_EVERY)

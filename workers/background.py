@@ -52,6 +52,11 @@ class Background:
             raise
         self._let_go(call_id)
 
+    @property
+    def is_busy(self) -> bool:
+        """True while any call is in hand."""
+        return bool(self._in_hand)
+
     def holds(self, call_id: str) -> bool:
         """Return whether a call is in hand: carried out, or waiting for that."""
         with self._lock:

@@ -102,6 +102,10 @@ class NodeLifecycle:
         """NodeTask.STATISTICS: what the sandbox uses."""
         self._take(call_id, self._statistics)
 
+    def watch_disk(self, now: float) -> None:
+        """Look at the disk while images are fetched."""
+        self._starting.watch_disk(now)
+
     def tell_images(self, now: float) -> None:
         """Write down which images the engine has; those of starts are noted at once."""
         self.node_store.set_images(self._config.node.id, self.deployment.images.names())

@@ -23,6 +23,7 @@ from workers.agent import undo_start
 from workers.background import Background
 from workers.deployments.abstract import AbstractDeployment, ContainerState, Credentials, Pull
 from workers.deployments.faults import NO_DISK_LIMIT, DiskFull, DiskFullForImage
+from workers.fullness import Fullness
 from workers.specs import policy_of, spec_of
 from workers.turns import Turns
 
@@ -59,6 +60,7 @@ class Starting:
         # An engine that makes many containers at once makes none of them quickly.
         self._makers = threading.BoundedSemaphore(config.celery.lifecycle_threads)
         self._rising: set[str] = set()
+        self._fullness = Fullness(deployment)
 
     @property
     def is_busy(self) -> bool:
@@ -87,11 +89,16 @@ class Starting:
         else:
             self._with_image(call, request)
 
+    def watch_disk(self, now: float) -> None:
+        """Look at the disk while images are fetched, for `goes_elsewhere`; `now` does not matter."""
+        if self._fetching.is_busy:
+            self._fullness.look()
+
     def goes_elsewhere(self, call: Call, error: RockError) -> bool:
         """Have another node take a start for which this one's disk is full, and give this one nothing new for a while.
 
         Returns:
-            False if the disk is not why it failed, or there is no other node that could take it: then it has failed.
+            False if the disk is not why it failed, there is no other node that could take it, or it was sent on often enough: then it has failed.
         """
         record, node, now = self._stores.sandboxes.get(call.sandbox_id), self._config.node.id, self._clock()
         if not isinstance(error, DiskFull | DiskFullForImage) or record is None or call.route != Route.START:
@@ -100,6 +107,9 @@ class Starting:
             return False
         others = [one for one in could_take(record, self._stores.nodes.alive(now)) if one.node_id != node]
         if not any(one.is_active and one.full_until <= now for one in others):
+            return False
+        # The error is the engine's text, and a registry or the name of a path can put these words into it.
+        if not self._fullness.is_full():
             return False
         moved = self._stores.line.displace(call, node, now, FULL_SECONDS)
         if moved:

@@ -1,9 +1,12 @@
 -- Put a start that its node cannot carry out back in line, before those who wait there, and close that node for a while.
 -- Follows room.lua and line.lua. KEYS: sandbox. ARGV from 8 on: sandbox id, call id, node, until when the node takes nothing new
--- Returns 1, or 0 when the start is not that node's any more.
+-- Returns 1, or 0 when the start is not that node's any more, or was put back as often as it may be.
+-- How often that is: a start that fills every disk, or says so, must not close the whole fleet.
+local MOST = 2
 local id, call, node = ARGV[8], ARGV[9], ARGV[10]
 local box = redis.call('HMGET', KEYS[1], 'state', 'node', 'start_call', 'cpus', 'memory', 'line')
 if box[1] ~= 'pending' or box[2] ~= node or box[3] ~= call then return 0 end
+if redis.call('HINCRBY', key('call', call), 'displaced', 1) > MOST then return 0 end
 redis.call('HSET', key('node', node), 'full_until', ARGV[11])
 close_node(node, redis.call('HGET', key('node', node), 'pool') or '')
 give_room_back(node, id, tonumber(box[4]), tonumber(box[5]))

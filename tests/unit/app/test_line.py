@@ -382,6 +382,18 @@ def test_R07_it_stands_before_those_who_wait(world, full):
     assert world.where("w1") == "b"
 
 
+def test_R07_a_start_is_put_back_twice_and_closes_no_more_nodes(world, full):
+    """Whatever it is that fills each disk."""
+    world.node("c")
+    assert world.line.displace(full, "a", world.now, 60.0)
+    second = world.where("s1")
+    assert world.line.displace(full, second, world.now, 60.0)
+    third = world.where("s1")
+    assert {second, third} == {"b", "c"}
+    assert not world.line.displace(full, third, world.now, 60.0)
+    assert world.where("s1") == third and world.nodes.get(third).full_until == 0
+
+
 def test_R07_a_start_that_was_stopped_meanwhile_goes_nowhere(world, full):
     world.stop("s1")
     assert not world.line.displace(full, "a", world.now, 60.0)

@@ -4,6 +4,7 @@ import threading
 import time
 import uuid
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +39,9 @@ class Engine:
         # Which images are being fetched, each time; it ends when `pulled` is set.
         self.pulls: list[str] = []
         self.pulled = threading.Event()
+        # How full the disk is, None: nobody can see that.
+        self.percent: float | None = 99.0
+        self.images = SimpleNamespace(disk_percent=lambda: self.percent)
 
     isolation = False
 
@@ -242,3 +246,40 @@ def test_R07_a_full_disk_fails_a_start_only_where_no_other_node_could_take_it(wo
         "error"
     ]
     assert world.stores.nodes.get("n1").full_until == 0, "it is the only one, and tells each start"
+
+
+@pytest.mark.parametrize("percent", [50.0, None])
+def test_R07_words_that_a_registry_can_send_close_no_node(world, percent):
+    """The disk has to be near full indeed, and where nobody can see that the start fails."""
+    call = world.start("a", running=False)
+    world.engine.percent = percent
+
+    def prepare(image, pull, **options):
+        raise DiskFullForImage("cannot pull: disk full on the node (no space left on device)")
+
+    world.engine.prepare_image = prepare
+    world.stores.nodes.register("n2", "t", NodeRecord("n2", 9.0, 2**40), time.time())
+    world.lifecycle.start(call.call_id)
+    assert (world.stores.sandboxes.get("a").node, world.state("a")) == ("n1", State.STOPPED)
+    assert "disk full" in world.stores.results.load(call.call_id).envelope["error"]
+    assert world.stores.nodes.get("n1").full_until == 0
+
+
+def test_R07_a_disk_that_was_full_during_the_fetch_counts_though_it_has_room_when_that_has_failed(world):
+    """The engine removes what it could not fetch whole."""
+    call = world.start("a", running=False)
+
+    def prepare(image, pull, **options):
+        if pull is Pull.NEVER:
+            raise ImageNotFound(image)
+        assert world.engine.pulled.wait(20)
+        raise DiskFullForImage("cannot pull: disk full on the node (no space left on device)")
+
+    world.engine.prepare_image = prepare
+    world.stores.nodes.register("n2", "t", NodeRecord("n2", 9.0, 2**40), time.time())
+    world.lifecycle.start(call.call_id)
+    world.lifecycle.watch_disk(time.time())
+    world.engine.percent = 50.0
+    world.engine.pulled.set()
+    until(lambda: world.stores.sandboxes.get("a").node == "n2", 20, "the other node")
+    world.ends("a")
