@@ -81,7 +81,10 @@ class Starting:
             self._fetching.begin(call.call_id)
             return
         try:
-            self._prepare(call, request, Pull.NEVER)
+            self._prepare(call, request, Pull.NEVER, time.monotonic())
+        except StartTimeout:
+            # Somebody has the name alone. A push may take for ever, and this thread also stops sandboxes.
+            self._fetching.begin(call.call_id)
         except ImageNotFound:
             if request.pull == Pull.NEVER:
                 raise
@@ -130,7 +133,7 @@ class Starting:
 
     def _fetch_first(self, call: Call) -> None:
         request = self._resolved(load(StartRequest, call.body), call.owner)
-        self._prepare(call, request, Pull(request.pull))
+        self._prepare(call, request, Pull(request.pull), self._deadline(call, request))
         self._with_image(call, request)
 
     def _with_image(self, call: Call, request: StartRequest) -> None:
@@ -201,12 +204,13 @@ class Starting:
         record = self._stores.sandboxes.get(call.sandbox_id)
         return record is not None and record.start_call == call.call_id and record.state is State.PENDING
 
-    def _prepare(self, call: Call, request: StartRequest, pull: Pull) -> None:
+    def _prepare(self, call: Call, request: StartRequest, pull: Pull, deadline: float) -> None:
+        """Have the image here, by `deadline` (monotonic seconds)."""
         login = None
         if request.registry_username and request.registry_password:
             login = Credentials(request.registry_username, request.registry_password)
         self._deployment.prepare_image(
-            request.image, pull=pull, credentials=login, deadline=self._deadline(call, request),
+            request.image, pull=pull, credentials=login, deadline=deadline,
             progress=lambda text: self._phase(call, PhaseName.IMAGE_PULL, PhaseStatus.RUNNING, text),
         )  # fmt: skip
         if self._deployment.isolation and not is_own(request.image):  # the others have no images

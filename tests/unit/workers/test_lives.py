@@ -26,6 +26,7 @@ from tests.wire import until
 from workers.agent import NodeAgent
 from workers.deployments.abstract import Pull
 from workers.deployments.faults import DiskFull, DiskFullForImage
+from workers.image_gate import ImageGate
 from workers.lifecycle import NodeLifecycle
 
 
@@ -90,9 +91,9 @@ class World:
         number = f"r{next(self.numbers)}"
         return Call(call_id("", number), number, "", route.value, name, body, "n1", time.time())
 
-    def start(self, name, running=True, image="x"):
+    def start(self, name, running=True, image="x", **body):
         """Begin a first life; return its start."""
-        call = self.call(Route.START, name, image=image)
+        call = self.call(Route.START, name, image=image, **body)
         record = SandboxRecord(
             name, "", "", 1.0, 1, 60.0, call.created, 100.0, start_call=call.call_id, spec={"image": "x"}
         )
@@ -221,6 +222,25 @@ def test_C07_starts_that_wait_for_their_images_hold_no_thread_of_those_that_stop
     world.engine.pulled.set()
     until(lambda: all(world.stores.results.load(start.call_id).done for start in starts), 20, "the ends of the starts")
     assert len(world.engine.pulls) == 30
+
+
+def test_C07_starts_under_a_name_that_is_being_pushed_hold_no_thread_of_those_that_stop(world):
+    """The registry may take for ever."""
+    gate, asked = ImageGate(0.0), []
+
+    def prepare(image, pull, deadline, **options):
+        with gate.using(image, deadline):
+            asked.append(pull)
+            raise StartFailed("its name was free")
+
+    world.engine.prepare_image = prepare
+    with gate.alone("x", 1):
+        call = world.start("a", running=False, startup_timeout=15)
+        world.lifecycle.start(call.call_id)
+        assert world.state("a") is State.PENDING and not asked
+        assert world.lifecycle.recover(time.time(), all=True) == 0, "it is in hand"
+    until(lambda: world.stores.results.load(call.call_id).done, 20, "the end of the start")
+    assert asked == [Pull.MISSING] and "its name was free" in world.stores.results.load(call.call_id).envelope["error"]
 
 
 @pytest.mark.parametrize("fault", [DiskFull, DiskFullForImage])
