@@ -71,21 +71,29 @@ class Reaper:
         Params:
             life: the start call of the life that was stopped; a later one is left alone ("": whichever it is).
             ended: called when nothing of that life runs any more: an engine may take a while to remove the files.
+                Where another has the sandbox's turn, when these have gone, too.
         """
         # The next life waits for the end of this one. This one's own start or commit may hold the turn for long, and a stop
         # does not wait for those: a start finds by itself that it is not wanted any more.
-        with self._turns.of(sandbox_id, wait=False):
+        with self._turns.of(sandbox_id, wait=False) as alone:
             record = self._sandboxes.get(sandbox_id)
-            if record is not None and life and record.start_call != life:
+            if _is_later(record, life):
                 ended()
                 return
             self._deployment.stop(sandbox_id)
             if record is not None and record.spec.get("auto_delete_seconds") == 0:
                 self._deleted(record, now)
-            ended()
-            if record is None or record.state is not State.STOPPED or not record.kept:
-                # Should that fail, `adopt` finds a container that nobody wants.
-                self._deployment.remove(sandbox_id)
+            kept = record is not None and record.state is State.STOPPED and record.kept
+            if alone:
+                ended()
+            try:
+                # Without the turn nothing keeps the next life back, whose container has the same name.
+                if not kept and (alone or not _is_later(self._sandboxes.get(sandbox_id), life)):
+                    # Should that fail, `adopt` finds a container that nobody wants.
+                    self._deployment.remove(sandbox_id)
+            finally:
+                if not alone:
+                    ended()  # whoever is told may begin the next life at once
 
     def retire(self, now: float) -> int:
         """Remove the containers of stopped sandboxes that were kept for long enough, or are too many; return how many."""
@@ -166,3 +174,8 @@ class Reaper:
         self._sandboxes.transition(
             record.sandbox_id, [State.STOPPED], State.DELETED, Event.AUTO_DELETE, now, only_start=record.start_call
         )
+
+
+def _is_later(record: SandboxRecord | None, life: str) -> bool:
+    """Return whether a record is of another life than that which the start call `life` began ("": of whichever it is)."""
+    return record is not None and bool(life) and record.start_call != life

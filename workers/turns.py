@@ -15,11 +15,13 @@ class Turns:
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
     @contextmanager
-    def of(self, sandbox_id: str, *, wait: bool = True) -> Iterator[None]:
+    def of(self, sandbox_id: str, *, wait: bool = True) -> Iterator[bool]:
         """Hold the sandbox's turn while the context lasts. Not to be entered twice by one thread.
 
         Params:
             wait: until it is free; otherwise the context goes without it while another has it.
+        Returns:
+            Whether it is held.
         """
         with self._guard:
             lock, users = self._locks.get(sandbox_id, (threading.Lock(), 0))
@@ -27,7 +29,7 @@ class Turns:
         held = False
         try:
             held = lock.acquire(blocking=wait)
-            yield
+            yield held
         finally:
             if held:
                 lock.release()

@@ -91,11 +91,11 @@ class World:
         number = f"r{next(self.numbers)}"
         return Call(call_id("", number), number, "", route.value, name, body, "n1", time.time())
 
-    def start(self, name, running=True, image="x", **body):
+    def start(self, name, running=True, image="x", retention=100.0, **body):
         """Begin a first life; return its start."""
         call = self.call(Route.START, name, image=image, **body)
         record = SandboxRecord(
-            name, "", "", 1.0, 1, 60.0, call.created, 100.0, start_call=call.call_id, spec={"image": "x"}
+            name, "", "", 1.0, 1, 60.0, call.created, retention, start_call=call.call_id, spec={"image": "x"}
         )
         self.stores.line.enter(record, call, call.created)
         self.engine.all[name] = True
@@ -156,6 +156,50 @@ def test_a_stop_does_not_wait_for_what_its_own_life_is_doing(world):
     with world.lifecycle.turns.of("a"):
         world.lifecycle.stop(world.stop("a").call_id)
         assert world.state("a") is State.STOPPED and world.engine.all == {"a": False}
+
+
+def test_a_stop_that_goes_without_the_turn_is_answered_when_its_container_is_gone(world):
+    """Nothing keeps the next life back then, and a container is removed by its name."""
+    world.start("a", retention=0.0)
+    stop, removed = world.stop("a"), world.engine.remove
+
+    def remove(sandbox_id):
+        assert not world.stores.results.load(stop.call_id).done, "its owner could start it again"
+        removed(sandbox_id)
+
+    world.engine.remove = remove
+    with world.lifecycle.turns.of("a"):
+        world.lifecycle.stop(stop.call_id)
+    assert world.engine.all == {} and world.stores.results.load(stop.call_id).envelope["status"] == "Success"
+
+
+def test_a_stop_that_cannot_remove_the_container_is_answered(world):
+    world.start("a", retention=0.0)
+    stop = world.stop("a")
+
+    def remove(sandbox_id):
+        raise StartFailed("removal is in progress")
+
+    world.engine.remove = remove
+    with world.lifecycle.turns.of("a"):
+        world.lifecycle.stop(stop.call_id)
+    assert world.stores.results.load(stop.call_id).envelope["status"] == "Success"
+
+
+def test_a_stop_that_goes_without_the_turn_leaves_a_life_alone_that_began_meanwhile(world):
+    """Somebody else started it again while the engine was killing what ran."""
+    world.start("a", retention=0.0)
+    stop, stopped = world.stop("a"), world.engine.stop
+
+    def stop_slowly(sandbox_id):
+        stopped(sandbox_id)
+        world.start("a")
+
+    world.engine.stop = stop_slowly
+    with world.lifecycle.turns.of("a"):
+        world.lifecycle.stop(stop.call_id)
+    assert world.engine.all == {"a": True} and world.state("a") is State.RUNNING
+    assert world.stores.results.load(stop.call_id).envelope["status"] == "Success"
 
 
 def test_the_next_life_waits_for_the_end_of_the_one_before(world):
