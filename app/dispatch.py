@@ -66,7 +66,7 @@ class Dispatch:
     def await_answer(self, call: Call, claim: Claim, waiter: Waiter, wait: float | None) -> str:
         """Wait for a claimed call; the answer, or an envelope that says it goes on. The waiter must be registered."""
         end = None if wait is None else time.monotonic() + wait
-        with self._watch.over(call.call_id, claim.node):
+        with self._watch.over(call, claim.node):
             while True:
                 pause = self._until(end, call)
                 answer = waiter.wait(pause)

@@ -42,7 +42,7 @@ class Downloads:
                     "a download cannot be repeated: ask under a new request_id", request_id=call.request_id
                 )
             self._dispatch.send(NodeTask.TRANSFER, call.call_id, claim.node)
-            with self._watch.over(call.call_id, claim.node):
+            with self._watch.over(call, claim.node):
                 yield from self._chunks(call, waiter)
 
     def _chunks(self, call: Call, waiter: Waiter) -> Iterator[bytes]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from app.calls import Call
 from app.records import Event
 from app.starts import fail_start
 from app.stores import Stores
@@ -32,9 +33,13 @@ class Watch:
         self._closed = threading.Event()
 
     @contextmanager
-    def over(self, call_id: str, node: str) -> Iterator[None]:
-        """Watch `node` ("": the one that a waiting start will be given) on behalf of the call while the context lasts."""
-        entry = (node, call_id)
+    def over(self, call: Call, node: str) -> Iterator[None]:
+        """Watch a call's node on behalf of its caller while the context lasts.
+
+        Params:
+            node: the one that the claim found. Of a start it may be another at each look: it waits for one, or is put back in line.
+        """
+        entry = ("" if call.is_start else node, call.call_id)
         with self._lock:
             self._calls[entry] = self._calls.get(entry, 0) + 1
             if self._thread is None:
@@ -65,6 +70,8 @@ class Watch:
         lost = {node for node, beat in beats.items() if beat < now - self._nodes.lost_after}
         gone = {call_id: node for node, call_id in entries if node in lost}
         for call in self._results.heads(list(gone)):
+            if call.is_start and call.node != gone[call.call_id]:
+                continue  # put back in line since it was looked at
             error = node_lost(gone[call.call_id])
             if call.is_start:
                 # Its room with it: the node may be back before the sweep sees that it was away, and has no such call then.
@@ -74,11 +81,11 @@ class Watch:
         return list(gone)
 
     def _with_nodes(self, entries: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Return the entries with the nodes that starts have been given meanwhile, without those that still wait for one."""
-        waiting = [call_id for node, call_id in entries if not node]
-        if not waiting:
+        """Return the entries with the nodes that starts have now, without those that wait for one."""
+        starts = [call_id for node, call_id in entries if not node]
+        if not starts:
             return entries
-        placed = [(call.node, call.call_id) for call in self._results.heads(waiting) if call.node]
+        placed = [(call.node, call.call_id) for call in self._results.heads(starts) if call.node]
         return [entry for entry in entries if entry[0]] + placed
 
     def _run(self) -> None:

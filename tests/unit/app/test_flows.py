@@ -1,6 +1,7 @@
 """Blobs, the watch, the sweep, the broker's settings and the inbox's manners."""
 
 import threading
+import time
 
 import pytest
 
@@ -72,7 +73,7 @@ def test_watch_answers_for_a_lost_node(world):
     world.results.claim(call, world.now)
     watch = Watch(world.stores, tick=3600)
     assert watch.tick(5000) == []
-    with watch.over(call.call_id, "n1"):
+    with watch.over(call, "n1"):
         assert watch.tick(1010) == []
         assert watch.tick(1016) == [call.call_id]
     assert watch.tick(1016) == []
@@ -87,13 +88,31 @@ def test_watch_gives_back_the_room_of_a_start_on_a_lost_node(world):
     assert world.create().node == "n1"
     call_id = world.sandboxes.get("s1").start_call
     watch = Watch(world.stores, tick=3600)
-    with watch.over(call_id, "n1"):
+    with watch.over(world.results.load(call_id), "n1"):
         assert watch.tick(world.now + 16) == [call_id]
     watch.close()
     record = world.sandboxes.get("s1")
     assert (record.state, record.stop_event) == (State.STOPPED, Event.NODE_LOST.value)
     assert world.nodes.get("n1").used_cpus == 0
     assert world.results.load(call_id).envelope["result"]["kind"] == "node_lost"
+
+
+def test_watch_follows_a_start_that_was_moved_to_another_node(world):
+    """The disk of the first was full."""
+    world.now = time.time()
+    world.node("a")
+    claim = world.create()
+    call, watch = world.results.load(world.sandboxes.get("s1").start_call), Watch(world.stores, tick=3600)
+    world.node("b")
+    with watch.over(call, claim.node):
+        assert claim.node == "a" and world.line.displace(call, "a", world.now, 60.0)
+        world.nodes.heartbeat("b", "t", world.now + 20)
+        assert watch.tick(world.now + 21) == [], "the silence of the first is none of its business"
+        assert world.sandboxes.get("s1").state is State.PENDING
+        assert watch.tick(world.now + 41) == [call.call_id]
+    watch.close()
+    assert "node b was lost" in world.results.load(call.call_id).envelope["error"]
+    assert world.nodes.get("b").used_cpus == 0
 
 
 def sweep(world):
