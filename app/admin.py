@@ -6,7 +6,6 @@
 
 import json
 import logging
-import signal
 import socket
 import subprocess
 import sys
@@ -58,7 +57,9 @@ def run(
     Raises:
         CannotStart, ConfigError: nothing was left running.
     """
-    children = processes.with_variables(processes.service(config, role), overrides)
+    # A file that is found by the folder and the environment's name would be looked for anew at each of their starts.
+    file = {"ROCK_CONFIG": str(Path(config.source).resolve())} if config.source else {}
+    children = processes.with_variables(processes.service(config, role), {**overrides, **file})
     try:
         with running.hold(config.server.data_dir):
             _end_leftovers(config)
@@ -222,28 +223,6 @@ def stop(config: Config) -> Running | None:
     running.end(tuple(process for process in children if process.is_alive()), 20.0)
     running.forget(config.server.data_dir)
     return there if ran else None
-
-
-def reload(config: Config) -> list[str]:
-    """Have the API and EnvHub of this data folder read their configuration anew, as keys that were added or taken away.
-
-    Open requests are finished, or told to ask again. Nodes and Redis go on as they are.
-
-    Returns:
-        Names of the processes that were told; none: nothing runs.
-    Raises:
-        ConfigError: with this configuration they may not listen where they do.
-    """
-    processes.check_listen(config)
-    there = running.read(config.server.data_dir)
-    told = [
-        one
-        for one in (there.processes if there else ())
-        if one.name in (processes.API, processes.ENVHUB) and one.is_alive()
-    ]
-    for process in told:
-        running.tell(process, signal.SIGHUP)  # gunicorn replaces its workers, which load the configuration
-    return [process.name for process in told]
 
 
 def status(config: Config) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from app import admin as service
-from app import config_source, log, processes, running
+from app import config_source, log, processes, reloading, running
 from app.config import Config, load
 from app.config_shown import masked
 from app.running import Running
@@ -100,18 +100,20 @@ def stop(env: str | None, as_json: bool) -> None:
 @env_option
 @json_option
 def reload(env: str | None, as_json: bool) -> None:
-    """Have the API and EnvHub read their configuration anew: keys in its file take effect at once."""
+    """Have the API and EnvHub read their configuration anew: keys in its file take effect at once, those in ROCK_API_KEYS after a restart."""
     config = configured(_overrides(env=env))
     try:
-        told = service.reload(config)
-    except ConfigError as error:
+        done = reloading.reload(config)
+    except (ConfigError, reloading.CannotReload) as error:
         raise click.ClickException(str(error)) from error
     if as_json:
-        click.echo(json.dumps({"reloaded": told}))
-    elif not told:
+        click.echo(json.dumps({"reloaded": done.told, "warning": done.doubt}))
+    elif not done.told:
         raise click.ClickException(f"nothing runs from {config.server.data_dir}")
     else:
-        click.echo(f"reloaded: {', '.join(told)}")
+        click.echo(f"reloaded: {', '.join(done.told)}")
+        if done.doubt:
+            click.echo(done.doubt, err=True)
 
 
 @admin.command()

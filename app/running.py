@@ -62,6 +62,16 @@ def start_time(pid: int) -> int | None:
     return None if fields[0] in ("Z", "X") else int(fields[19])
 
 
+def environment(process: Pid) -> dict[str, str]:
+    """Return the variables that a process was started with; none if it is gone. Errors: PermissionError (another user's)."""
+    try:
+        raw = Path(f"/proc/{process.pid}/environ").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return {}
+    entries = (os.fsdecode(entry).partition("=") for entry in raw.split(b"\0") if entry)
+    return {name: text for name, _, text in entries} if process.is_alive() else {}
+
+
 def myself(name: str) -> Pid:
     """Return this process under the given name."""
     started = start_time(os.getpid())

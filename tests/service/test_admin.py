@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from app import running
-from tests.service_stack import processes_with
+from tests.service_stack import ROOT, processes_with
 
 
 @pytest.fixture
@@ -36,6 +36,7 @@ def test_start_runs_the_whole_set_and_stop_leaves_nothing(stack):
     assert stack.url in begun.stdout and stack.node_id in begun.stdout and "local" in begun.stdout
     pids = stack.pids()
     assert set(pids) == {"supervisor", "redis", "api", "worker", "lifecycle", "beat", "envhub"}
+    assert running.environment(pids["api"])["ROCK_CONFIG"] == str(ROOT / "conf" / "rock-test.yml"), "the very file"
 
     status = stack.rock("admin", "status", "--json")
     assert status.returncode == 0
