@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, replace
 from zoneinfo import ZoneInfo
 
@@ -49,6 +50,7 @@ class Commits:
         self._node, self._zone = config.node.id, ZoneInfo(config.log.time_zone)
         self._results, self._sandboxes, self._images = results, sandboxes, images
         self._deployment, self._turns = deployment, turns
+        self._settling, self._settled = threading.Lock(), False
         self._background = Background(results, AT_ONCE, self._answer)
 
     def begin(self, call_id: str) -> None:
@@ -56,14 +58,23 @@ class Commits:
         self._background.begin(call_id)
 
     def settle(self, now: float) -> None:
-        """Put right what pushes of a killed process have left."""
-        self._deployment.images.take_back(own_repository("commit", self._deployment.mark, self._node))
+        """Put right what pushes have left that were cut off: those of a killed process, and this one's. Errors: Unavailable; then again."""
+        self._settle_once()
+        self._deployment.images.reclaim()
+
+    def _settle_once(self) -> None:
+        """Have no name with what a killed process has lent it to, before anybody starts or pushes anything."""
+        with self._settling:
+            if not self._settled:
+                self._deployment.images.take_back(own_repository("commit", self._deployment.mark, self._node))
+                self._settled = True
 
     def resolved(self, request: StartRequest, owner: str) -> StartRequest:
         """Return a start's request with the name that the engine has its image under: a private one if it is a commit of the owner's.
 
-        Errors: ImageNotFound when that commit is not there.
+        Errors: ImageNotFound when that commit is not there; Unavailable while names are still with private images of others.
         """
+        self._settle_once()
         here = [home for home in self._images.own(request.image, owner) if home.node == self._node and home.name]
         if not here or request.pull == "always":
             return request
@@ -105,6 +116,7 @@ class Commits:
         log.info("commit done", extra={**call.about, **about, "seconds": seconds})
 
     def _work(self, call: Call, image: str, stage: _Stage) -> None:
+        self._settle_once()
         images, name = self._deployment.images, commit_name(self._deployment.mark, self._node, call.owner, image)
         if not name and images.has(image) and not self._may_replace(image, call.owner):
             raise AlreadyExists(f"image_tag: {image} is an image on node {self._node} that is no commit of yours")

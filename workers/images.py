@@ -10,13 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.references import full_name, is_own, split_reference
+from app.references import full_name, split_reference
 from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavailable
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
 from workers.deployments.faults import is_transient
-from workers.deployments.snapshot import drop_nameless
 from workers.image_gate import ImageGate
+from workers.image_lending import ImageLending
 from workers.pull_progress import PullProgress
 
 _PAUSES = (0.5, 2.0)
@@ -24,8 +24,6 @@ _PAUSES = (0.5, 2.0)
 _TELL_EVERY = 0.5
 JUST_ASKED = 600.0
 """Seconds for which an image that was asked for is not evicted: its container may not be there yet."""
-PUSH_WAITS = 600.0
-"""Seconds for which a push waits for those who fetch an image of the same name."""
 _FACTS_KEPT = 1000
 _END_SEEN_WITHIN, _LOOK_AGAIN = 3.0, 0.1
 """Seconds within which an engine notices that a container has ended, and between two looks."""
@@ -62,6 +60,7 @@ class Images:
         self._engine, self._cache_dir = engine, cache_dir
         self.node_architecture = engine.architecture
         self._lock, self._gate = threading.Lock(), ImageGate(recent)
+        self._lending = ImageLending(engine, self._gate)
         self._fetches: dict[tuple[object, ...], _Fetch] = {}
         self._facts: dict[str, ImageFacts] = {}
 
@@ -71,6 +70,7 @@ class Images:
         known = self._facts.get(image)
         if known is None:
             with self._gate.using(image):
+                self._lending.reclaim(image)
                 known = self._look(image)
         if known is None:
             raise ImageNotFound(f"image {image} is not on this node")
@@ -97,6 +97,7 @@ class Images:
         """
         image = full_name(image)
         with self._gate.using(image, deadline):
+            self._lending.reclaim(image)
             return self._prepared(image, pull, credentials, deadline, progress)
 
     def _prepared(
@@ -129,7 +130,9 @@ class Images:
         """Return the names of all images that are here."""
         return self._engine.images()
 
-    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
+    def push(
+        self, image: str, credentials: Credentials, *, private: str = "", pushed: Callable[[], None] = lambda: None
+    ) -> None:
         """Push an image to the registry that its name begins with; see `NodeImages.push`. Errors: ImageAccess, PullFailed (network, disk)."""
         login = {"username": credentials.username, "password": credentials.password}
 
@@ -138,37 +141,20 @@ class Images:
                 continue  # progress; an error in it is raised
 
         if private:
-            self._lend(full_name(image), private, push)
+            image = full_name(image)
+            self._lending.push(image, private, push, pushed)
+            self._facts.pop(image, None)
         else:
             push()
-
-    def _lend(self, image: str, private: str, push: Callable[[], None]) -> None:
-        """Push an image under another name than its own; that is what an engine pushes by, so it has to have it meanwhile.
-
-        Nobody else can start it: starts under that name wait, and those that have begun have the id of what it was.
-        """
-        with self._gate.alone(image, PUSH_WAITS):
-            before = self._engine.image(image)
-            self._engine.tag(private, *split_reference(image))
-            try:
-                push()
-            except BaseException:
-                if before is None:
-                    self._engine.remove_image(image)
-                else:
-                    self._engine.tag(before["Id"], *split_reference(image))
-                raise
-            self._facts.pop(image, None)
-            self._engine.remove_image(private)
-            if before is not None:
-                drop_nameless(self._engine, before["Id"])
+            pushed()
 
     def take_back(self, repository: str) -> None:
         """Take the names away that private images of a repository have been lent for a push, when its process was killed."""
-        for private in [name for name in self.names() if name.startswith(f"{repository}:")]:
-            lent = [name for name in (self._engine.image(private) or {}).get("RepoTags") or () if not is_own(name)]
-            for name in lent:
-                self._engine.remove_image(name, force=False)
+        self._lending.take_back(repository)
+
+    def reclaim(self) -> None:
+        """Take back the names that failed pushes of this process still have."""
+        self._lending.reclaim_all()
 
     def remove(self, image: str) -> bool:
         """Remove an image, though stopped containers may use it; True if the node had it.

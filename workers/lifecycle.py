@@ -111,7 +111,8 @@ class NodeLifecycle:
         self.node_store.set_images(self._config.node.id, self.deployment.images.names())
 
     def tend_images(self, now: float) -> None:
-        """Make room on the disk if need be, and write down which images are left."""
+        """Put right what pushes have left, make room on the disk if need be, and write down which images are left."""
+        self.commits.settle(now)
         self._eviction.run(now)
         self.tell_images(now)
 

@@ -173,26 +173,28 @@ class NodeImages(Protocol):
     def names(self) -> Sequence[str]:
         """Return the names of the images that need no pull here; none where images mean nothing."""
 
-    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
+    def push(
+        self, image: str, credentials: Credentials, *, private: str = "", pushed: Callable[[], None] = lambda: None
+    ) -> None:
         """Push an image to the registry that its name begins with.
 
         Params:
             private: the name that it has here instead, in place of which it has `image` if the push succeeds. If not, `image` is as before.
+            pushed: called when the registry has it, and it still has its private name.
         Errors: ImageAccess, PullFailed.
         """
 
     def take_back(self, repository: str) -> None:
-        """Have the images of a repository no other names than those in it: pushes that were cut off may have left some."""
+        """Have the images of a repository no other names than those in it: pushes of a killed process may have left some. None may be under way."""
+
+    def reclaim(self) -> None:
+        """Take back the names that failed pushes of this process still have, since the engine was away; till then they cannot be started."""
 
     def remove(self, image: str) -> bool:
         """Remove an image, though containers may use it; True if the node had it."""
 
     def evict(self, image: str, *, asked_for: bool = False) -> bool:
-        """Remove an image that no container was made from and that nobody is fetching or has just asked for; True if it went.
-
-        Params:
-            asked_for: though somebody has just asked for it.
-        """
+        """Remove an image that no container was made from and that nobody is fetching or (without `asked_for`) has just asked for; True if it went."""
 
     def disk_percent(self) -> float | None:
         """Return how full the disk is that images are on, None where that cannot be seen."""
@@ -214,14 +216,9 @@ class AbstractDeployment(Protocol):
         """The images of this node."""
 
     def prepare_image(
-        self,
-        image: str,
-        *,
-        pull: Pull = Pull.MISSING,
-        credentials: Credentials | None = None,
-        deadline: float | None = None,
-        progress: Callable[[str], None] = lambda text: None,
-    ) -> str:
+        self, image: str, *, pull: Pull = Pull.MISSING, credentials: Credentials | None = None,
+        deadline: float | None = None, progress: Callable[[str], None] = lambda text: None,
+    ) -> str:  # fmt: skip
         """Have `image` on this node and return its id.
 
         Params:

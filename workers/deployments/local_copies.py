@@ -37,11 +37,16 @@ class Copies:
         """Return whether there is a copy of that name."""
         return self._path(image).is_dir()
 
-    def push(self, image: str, credentials: Credentials, *, private: str = "") -> None:
+    def push(
+        self, image: str, credentials: Credentials, *, private: str = "", pushed: Callable[[], None] = lambda: None
+    ) -> None:
         """Refuse. Errors: BadRequest."""
         raise BadRequest("the local deployment has no images; this needs a node with a container engine")
 
     def take_back(self, repository: str) -> None:
+        """Do nothing: nothing is pushed from here."""
+
+    def reclaim(self) -> None:
         """Do nothing: nothing is pushed from here."""
 
     def remove(self, image: str) -> bool:

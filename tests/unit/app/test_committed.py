@@ -10,9 +10,9 @@ from app.config import load
 from app.database import DatabaseAway
 from app.image_store import Home
 from app.records import Commit
-from app.references import commit_name
+from app.references import commit_name, own_repository
 from rock.actions import CommitPhase, StartRequest
-from rock.errors import ImageAccess, ImageNotFound, SandboxGone
+from rock.errors import ImageAccess, ImageNotFound, SandboxGone, Unavailable
 from tests.wire import until
 from workers.commits import Commits
 from workers.image_calls import ImageCalls
@@ -27,6 +27,7 @@ class Engine:
     def __init__(self):
         self.here, self.meanwhile, self.fault = set(), lambda: None, None
         self.pushes, self.refusal = [], None
+        self.taken_back, self.away = [], None
 
     @property
     def images(self):
@@ -41,10 +42,19 @@ class Engine:
         self.here.discard(image)
         return was_here
 
-    def push(self, image, credentials, *, private=""):
+    def push(self, image, credentials, *, private="", pushed=lambda: None):
         self.pushes.append((image, private))
         if self.refusal:
             raise self.refusal
+        pushed()
+
+    def take_back(self, repository):
+        if self.away:
+            raise self.away
+        self.taken_back.append(repository)
+
+    def reclaim(self):
+        self.taken_back.append("this process's")
 
     def commit(self, sandbox_id, image):
         self.meanwhile()
@@ -179,6 +189,19 @@ def test_a_keyed_owners_commit_leaves_the_name_alone(world, engine, commits, com
     engine.here.discard(ALICES)
     with pytest.raises(ImageNotFound, match=r"a:1.*your commit"):
         commits.resolved(asked, "alice")
+
+
+def test_nothing_is_started_or_pushed_before_names_are_had_back_from_a_killed_process(engine, commits, committed):
+    engine.away = Unavailable("the engine is away")
+    for use in (lambda: commits.resolved(StartRequest(image="a:1"), "bob"), lambda: commits.settle(0.0)):
+        with pytest.raises(Unavailable, match="is away"):
+            use()
+    assert "is away" in committed("a:1").message and not engine.here
+    engine.away = None
+    assert commits.resolved(StartRequest(image="a:1"), "bob").image == "a:1"
+    assert engine.taken_back == [own_repository("commit", "n1", "n1")]
+    commits.settle(0.0)
+    assert engine.taken_back[1:] == ["this process's"], "there may be pushes under way now"
 
 
 LOGIN = {"username": "u", "password": "hunter2secret"}

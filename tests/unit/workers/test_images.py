@@ -358,6 +358,65 @@ def test_a_push_that_is_refused_leaves_the_name_to_what_had_it(registry, before)
     assert (id_of(registry, "r.io/a:1"), id_of(registry, OWN)) == (before, f"id of {OWN}")
 
 
+@pytest.mark.parametrize("before", ["id of r.io/a:1", None])
+def test_a_name_that_cannot_be_taken_back_is_refused_until_it_is(registry, before):
+    """The engine is restarted during a push: the name is still with the private image."""
+    have = store(registry)
+    registry.add(OWN)
+    if before:
+        registry.add("r.io/a:1")
+    gone = _raising(Unavailable("the engine is away"))
+
+    def break_off(*_: object) -> Iterator[dict]:
+        away.setattr(registry, "tag", gone)
+        away.setattr(registry, "remove_image", gone)
+        raise Unavailable("the engine broke off")
+
+    with pytest.MonkeyPatch.context() as away:
+        away.setattr(registry, "push", break_off)
+        with pytest.raises(Unavailable, match="broke off"):
+            have.push("r.io/a:1", LOGIN, private=OWN)
+        assert id_of(registry, "r.io/a:1") == f"id of {OWN}"
+        for use in (have.prepare, have.facts, lambda name: have.push(name, LOGIN, private=OWN)):
+            with pytest.raises(Unavailable, match="is away"):
+                use("r.io/a:1")
+        with pytest.raises(Unavailable, match="is away"):
+            have.reclaim()
+        assert have.prepare(OWN) == f"id of {OWN}", "its owner may"
+    have.reclaim()
+    assert id_of(registry, "r.io/a:1") == before
+    have.reclaim()
+    assert have.prepare("r.io/a:1") == "id of r.io/a:1"
+
+
+def test_who_asks_for_a_name_that_was_not_taken_back_has_it_taken_back(registry):
+    have = store(registry)
+    registry.add(OWN)
+    registry.refusal = Unavailable("the engine broke off")
+    registry.remove_image, remove = _raising(Unavailable("the engine is away")), registry.remove_image
+    with pytest.raises(Unavailable, match="broke off"):
+        have.push("r.io/a:1", LOGIN, private=OWN)
+    registry.remove_image = remove
+    with pytest.raises(ImageNotFound):
+        have.prepare("r.io/a:1", pull=Pull.NEVER)
+    assert set(registry.here) == {OWN}
+
+
+def test_a_push_is_noted_while_the_image_has_both_names_and_stays_done(registry):
+    have, names = store(registry), []
+    registry.add(OWN)
+    registry.remove_image = _raising(Unavailable("the engine is away"))
+    have.push("r.io/a:1", LOGIN, private=OWN, pushed=lambda: names.extend(registry.here))
+    assert set(names) == {OWN, "r.io/a:1"} and registry.pushed
+
+
+def _raising(error: Exception) -> Callable[..., bool]:
+    def call(*_: object, **__: object) -> bool:
+        raise error
+
+    return call
+
+
 def test_nobody_starts_what_is_being_pushed_by_others(registry):
     have = store(registry)
     registry.add(OWN)

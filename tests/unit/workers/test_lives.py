@@ -42,7 +42,7 @@ class Engine:
         self.pulled = threading.Event()
         # How full the disk is, None: nobody can see that.
         self.percent: float | None = 99.0
-        self.images = SimpleNamespace(disk_percent=lambda: self.percent)
+        self.images = SimpleNamespace(disk_percent=lambda: self.percent, take_back=lambda repository: None)
 
     isolation = False
 
