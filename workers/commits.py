@@ -125,17 +125,31 @@ class Commits:
         if not (registry_of(image) and user and password):
             return
         stage.name = "push"
+
+        def pushed() -> None:
+            """Note that the registry has it, before its private name goes: the owner's next start asks for the given one."""
+            self._images.note(image, replace(home, pushed=True, name=""))
+            self._images.note_use(self._node, image, self._results.clock())
+            if name:
+                self._images.forget(image, home)
+
         try:
-            images.push(image, Credentials(str(user), str(password)), private=name)
+            images.push(image, Credentials(str(user), str(password)), private=name, pushed=pushed)
+        except DatabaseAway:
+            raise  # pushed, and done again
         except RockError:
-            # Under a registry's name and not what the registry has: nobody should start it by mistake.
-            images.remove(name or image)
-            self._images.forget(image, home)
+            self._drop(image, home)
             raise
-        self._images.note(image, replace(home, pushed=True, name=""))
-        self._images.note_use(self._node, image, self._results.clock())
-        if name:
-            self._images.forget(image, home)
+
+    def _drop(self, image: str, home: Home) -> None:
+        """Have nobody start a commit by mistake: it is under a registry's name, and not what the registry has. A failure to remove it is logged."""
+        try:
+            self._deployment.images.remove(home.name or image)
+        except RockError as error:
+            log.warning("a commit that was not pushed stays on the disk: %s", error, extra={"image": image})
+            if not home.name:
+                return  # it can be started all the same, so it stays known whose it is: then another commit may replace it
+        self._images.forget(image, home)
 
     def _make(self, call: Call, image: str, name: str) -> Home:
         """Make an image of the call's sandbox for the call's owner, and return what was noted of it."""

@@ -27,7 +27,7 @@ class Engine:
     def __init__(self):
         self.here, self.meanwhile, self.fault = set(), lambda: None, None
         self.pushes, self.refusal = [], None
-        self.taken_back, self.away = [], None
+        self.taken_back, self.away, self.in_use = [], None, None
 
     @property
     def images(self):
@@ -38,6 +38,8 @@ class Engine:
 
     def remove(self, image):
         self.meanwhile()
+        if self.in_use:
+            raise self.in_use
         was_here = image in self.here
         self.here.discard(image)
         return was_here
@@ -46,7 +48,14 @@ class Engine:
         self.pushes.append((image, private))
         if self.refusal:
             raise self.refusal
+        self.meanwhile()
         pushed()
+        if private:
+            self.at_removal()
+            self.here.discard(private)
+
+    def at_removal(self):
+        """What happens when a push is done and noted, before the private name goes."""
 
     def take_back(self, repository):
         if self.away:
@@ -221,3 +230,35 @@ def test_a_push_that_is_refused_leaves_nothing_private(world, engine, committed)
     engine.refusal = ImageAccess("no")
     assert committed("r.io/a:1", **LOGIN).code == "LOGIN_FAILED"
     assert (engine.here, world.stores.images.homes("r.io/a:1")) == (set(), [])
+
+
+@pytest.mark.parametrize("owner", ["alice", ""])
+def test_a_push_that_is_refused_is_told_though_the_image_cannot_be_removed(world, engine, commits, committed, owner):
+    engine.refusal, engine.in_use = ImageAccess("no"), Unavailable("in use by 1 running sandboxes")
+    ended = committed("r.io/a:1", owner=owner, **LOGIN)
+    assert (ended.code, ended.message) == ("LOGIN_FAILED", "no")
+    assert commits.resolved(StartRequest(image="r.io/a:1"), owner).image == "r.io/a:1", "it is private no more"
+    if not owner:  # under that very name, and so startable: the next commit of that name may still replace it
+        engine.refusal = engine.in_use = None
+        assert committed("r.io/a:1", request_id="S", owner=owner, **LOGIN).phase is CommitPhase.SUCCEEDED
+
+
+def test_a_start_never_asks_for_the_private_name_that_a_push_takes_away(world, engine, commits, committed):
+    asked, found = StartRequest(image="r.io/a:1"), []
+    engine.at_removal = lambda: found.append(commits.resolved(asked, "alice").image)
+    assert committed("r.io/a:1", **LOGIN).phase is CommitPhase.SUCCEEDED
+    assert found == ["r.io/a:1"]
+
+
+def test_a_push_that_could_not_be_noted_is_done_again(world, engine, committed, monkeypatch):
+    faults, removed = [DatabaseAway()], []
+
+    def away():
+        if engine.pushes and faults:
+            raise faults.pop()
+
+    engine.meanwhile = away
+    monkeypatch.setattr(engine, "remove", removed.append)
+    assert committed("r.io/a:1", **LOGIN).phase is CommitPhase.SUCCEEDED
+    assert len(engine.pushes) == 2 and not removed
+    assert [home.pushed for home in world.stores.images.homes("r.io/a:1")] == [True]
