@@ -13,7 +13,7 @@ def callers(either):
 
 
 @pytest.fixture
-def engine(either):
+def client(either):
     return either.client
 
 
@@ -45,11 +45,11 @@ def content_of(api, image, **fields) -> str | None:
     return seen["stdout"] if seen["exit_code"] == 0 else None
 
 
-def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, either, engine):
+def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, either, client):
     alice, bob, root = callers
-    public = engine.images.get(shared).id
+    public = client.images.get(shared).id
     assert commit_of(alice, shared, "hers", shared)["phase"] == "SUCCEEDED"
-    assert engine.images.get(shared).id == public and len(either.own("commit")) == 1
+    assert client.images.get(shared).id == public and len(either.own("commit")) == 1
     seen = [content_of(caller, shared, pull="never") for caller in (alice, bob, root)]
     assert seen == ["hers", None, None], "to all others the name means what it did"
     assert commit_of(bob, shared, "his", f"docker.io/{shared}")["phase"] == "SUCCEEDED"
@@ -69,18 +69,18 @@ def test_a_commit_under_a_public_name_is_its_owners_alone(callers, shared, eithe
     assert len(root.post("/remove_image", image=shared).result["removed"]) == 1, "an admin's takes everybody's"
 
 
-def test_a_private_commit_is_pushed_by_its_name(callers, host, either, engine):
+def test_a_private_commit_is_pushed_by_its_name(callers, host, either, client):
     alice, bob, _ = callers
     tag = f"{host}/team/keyed:1"
     assert commit_of(alice, ALPINE, "first", tag, **CREDENTIALS)["phase"] == "SUCCEEDED"
     login = {"registry_username": registry.USER, "registry_password": registry.PASSWORD}
     assert not either.own("commit"), "the registry has it: it is an image like any other"
-    engine.images.remove(tag)
+    client.images.remove(tag)
     assert content_of(bob, tag, **login) == "first"
-    before = engine.images.get(tag).id
+    before = client.images.get(tag).id
     status = commit_of(alice, ALPINE, "planted", tag, username=registry.USER, password="wrong-pass-word")
     assert (status["phase"], status["error_code"]) == ("FAILED", "LOGIN_FAILED")
-    assert engine.images.get(tag).id == before and not either.own("commit")
+    assert client.images.get(tag).id == before and not either.own("commit")
     assert content_of(bob, tag, pull="never") == "first"
     assert commit_of(alice, ALPINE, "second", tag, **CREDENTIALS)["phase"] == "SUCCEEDED"
     assert [content_of(caller, tag, pull="never") for caller in (alice, bob)] == ["second", "second"]
