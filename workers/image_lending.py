@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 
-from app.references import full_name, is_own, split_reference
+from app.references import canonical, full_name, is_own, split_reference
 from rock.errors import RockError
 from workers.deployments.engine import Engine
 from workers.deployments.snapshot import drop_nameless
@@ -28,8 +28,9 @@ class ImageLending:
     def __init__(self, engine: Engine, gate: ImageGate) -> None:
         self._engine, self._gate = engine, gate
         self._lock = threading.Lock()
-        # Names that could not be taken back when their push failed, and the id of what had them before; "": nothing.
-        self._owed: dict[str, str] = {}
+        # By their one spelling, names that could not be taken back when their push failed: as they were lent, and the id of
+        # what had them before, "" for nothing.
+        self._owed: dict[str, tuple[str, str]] = {}
 
     def push(self, image: str, private: str, push: Callable[[], None], pushed: Callable[[], None]) -> None:
         """Push an image under another name than its own, which it has from then on instead. If that fails, both are as before.
@@ -40,7 +41,7 @@ class ImageLending:
             pushed: called when the registry has it, while it still has both names.
         Errors: those of `push` and `pushed`; Unavailable when the name is in use for too long.
         """
-        with self._gate.alone(image, PUSH_WAITS):
+        with self._gate.alone(canonical(image), PUSH_WAITS):
             self.reclaim(image)
             before = str((self._engine.image(image) or {}).get("Id") or "")
             try:
@@ -55,15 +56,15 @@ class ImageLending:
     def reclaim(self, image: str) -> None:
         """Take a name back if a failed push still has it. Errors: Unavailable while the engine is away, so that nobody uses it till then."""
         with self._lock:
-            if image not in self._owed:
+            lent, before = self._owed.get(canonical(image), ("", ""))
+            if not lent:
                 return
-            before = self._owed[image]
             # What lost its last name may have been pruned meanwhile.
             if before and self._engine.image(before) is not None:
-                self._engine.tag(before, *split_reference(image))
+                self._engine.tag(before, *split_reference(lent))
             else:
-                self._engine.remove_image(image)
-            del self._owed[image]
+                self._engine.remove_image(lent)
+            del self._owed[canonical(image)]
 
     def reclaim_all(self) -> None:
         """Take back all names that failed pushes still have. Errors: Unavailable; those that are left stay known."""
@@ -80,7 +81,7 @@ class ImageLending:
     def _owe(self, image: str, before: str) -> None:
         """Take a name back, or have it done later: an engine that broke a push off may be away."""
         with self._lock:
-            self._owed[image] = before
+            self._owed[canonical(image)] = (image, before)
         try:
             self.reclaim(image)
         except RockError as error:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from app.references import full_name, split_reference
+from app.references import canonical, full_name, split_reference
 from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavailable
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
@@ -69,7 +69,7 @@ class Images:
         image = full_name(image)
         known = self._facts.get(image)
         if known is None:
-            with self._gate.using(image):
+            with self._gate.using(canonical(image)):
                 self._lending.reclaim(image)
                 known = self._look(image)
         if known is None:
@@ -96,7 +96,7 @@ class Images:
         Errors: BadRequest (bad reference), ImageNotFound, ImageAccess, PullFailed, StartTimeout.
         """
         image = full_name(image)
-        with self._gate.using(image, deadline):
+        with self._gate.using(canonical(image), deadline):
             self._lending.reclaim(image)
             return self._prepared(image, pull, credentials, deadline, progress)
 
@@ -178,7 +178,7 @@ class Images:
     def evict(self, image: str, *, asked_for: bool = False) -> bool:
         """Remove an image unless any container was made from it, or somebody fetches it or (without `asked_for`) has just asked for it; True if it went."""
         image = full_name(image)
-        with self._gate.alone_at_once(image, recent=not asked_for) as free:
+        with self._gate.alone_at_once(canonical(image), recent=not asked_for) as free:
             if not free:
                 return False
             self._facts.pop(image, None)
@@ -213,7 +213,7 @@ class Images:
             fetch = self._fetches.get(key)
             if fetch is None:
                 fetch = self._fetches[key] = _Fetch()
-                self._gate.enter(image)  # it goes on when those who ask give up
+                self._gate.enter(canonical(image))  # it goes on when those who ask give up
                 work = threading.Thread(
                     target=self._run, args=(key, fetch, image, credentials), name=f"pull {image}", daemon=True
                 )
@@ -232,7 +232,7 @@ class Images:
         finally:
             with self._lock:
                 del self._fetches[key]
-            self._gate.leave(image)
+            self._gate.leave(canonical(image))
             fetch.done.set()
 
     def _wait(self, fetch: _Fetch, image: str, deadline: float | None, progress: Callable[[str], None]) -> None:

@@ -437,6 +437,27 @@ def test_nobody_starts_what_is_being_pushed_by_others(registry):
             pushed.result(10)
 
 
+@pytest.mark.parametrize("spelling", ["docker.io/team/a:1", "index.docker.io/team/a:1", "team/a:1"])
+def test_nobody_starts_what_is_being_pushed_by_another_spelling_of_its_name(registry, monkeypatch, spelling):
+    """To an engine they are one name."""
+    have = store(registry)
+    registry.add(OWN)
+    registry.open.clear()
+    with ThreadPoolExecutor(1) as pool:
+        pushed = pool.submit(have.push, "docker.io/team/a:1", LOGIN, private=OWN)
+        until(lambda: id_of(registry, "docker.io/team/a:1") == f"id of {OWN}", 10, "the push")
+        with pytest.raises(StartTimeout, match="pushed"):
+            have.prepare(spelling, deadline=time.monotonic())
+        assert not have.evict(spelling, asked_for=True)
+        registry.refusal = ImageAccess("no")
+        monkeypatch.setattr(registry, "remove_image", _raising(Unavailable("the engine is away")))
+        registry.open.set()
+        with pytest.raises(ImageAccess):
+            pushed.result(10)
+    with pytest.raises(Unavailable, match="is away"):
+        have.prepare(spelling)
+
+
 def test_a_push_waits_for_those_who_fetch_the_same_name(registry):
     have = store(registry)
     registry.add(OWN)
