@@ -16,7 +16,7 @@ from typing import Protocol
 
 from app.database import DatabaseAway
 from app.results import ResultStore
-from rock.errors import RockError, SandboxGone, Unavailable
+from rock.errors import Internal, RockError, SandboxGone, Unavailable
 from workers import keeper, protocol
 from workers.deployments.abstract import AbstractDeployment, Stream
 from workers.desk import Desk
@@ -181,6 +181,10 @@ class Link:
             except RockError as error:
                 log.warning("relay: engine call failed: %s", error, extra={"sandbox_id": self.sandbox_id})
                 self._station.loop.call_soon_threadsafe(self._failed, error)
+            except Exception as error:
+                log.exception("relay: engine call failed", extra={"sandbox_id": self.sandbox_id})
+                text = f"the node failed to reach the sandbox ({type(error).__name__}); see its log"
+                self._station.loop.call_soon_threadsafe(self._failed, Internal(text, sandbox_id=self.sandbox_id))
             else:
                 self._station.loop.call_soon_threadsafe(then, result)
 

@@ -1,6 +1,7 @@
 """What only containers can promise: isolation, limits, images; and the engine's refusals in our words."""
 
 import contextlib
+import fcntl
 import logging
 import os
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from rock.errors import BadRequest, ImageAccess, ImageNotFound, PullFailed, StartFailed
+from rock.errors import AlreadyExists, BadRequest, ImageAccess, ImageNotFound, PullFailed, StartFailed
 from scripts import images
 from tests.engine.conftest import local, on_engine
 from tests.engine.test_deployments import within
@@ -125,6 +126,36 @@ def test_only_a_containers_main_process_is_ended_by_its_number(containers, engin
     assert others and all(one.exists() for one in others)
     assert main_process.end(facts)
     assert not in_group(container_id)
+
+
+def test_a_blank_start_right_after_a_stop_revives_nothing(containers):
+    """The engine takes the container for running, a moment after it was ended by the kernel."""
+    for _ in range(5):
+        spec = containers.spec()
+        assert containers.deployment.start(spec).running
+        containers.deployment.stop(spec.sandbox_id)
+        with pytest.raises(AlreadyExists, match="has ended"):
+            containers.deployment.start(spec)
+
+
+def test_pipes_of_main_processes_are_not_widened(containers, engine):
+    """The kernel counts them for root in every sandbox: beyond a limit new pipes there would hold next to nothing."""
+    sandbox_id = containers.start()
+    containers.hand(sandbox_id).ask("echo")
+    pid = container(engine, sandbox_id)["State"]["Pid"]
+    for number in (0, 1):
+        pipe = os.open(f"/proc/{pid}/fd/{number}", os.O_RDWR | os.O_NONBLOCK)
+        assert fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) <= 65536
+        os.close(pipe)
+
+
+def test_containers_that_are_not_seen_from_here_are_reached_through_the_engine(containers, monkeypatch):
+    monkeypatch.setattr(main_process, "is_alive", lambda facts: False)
+    containers.deployment._pipes._proved = False
+    monkeypatch.setattr(containers.deployment._pipes, "_possible", True)
+    sandbox_id = containers.start()
+    assert containers.hand(sandbox_id).ask("echo hi") == "hi\n"
+    assert not containers.deployment._pipes._possible
 
 
 def test_an_image_without_bash_fails_with_that_reason_and_leaves_nothing(containers):

@@ -61,7 +61,7 @@ class DockerDeployment:
         self.mark = mark_of(cluster, node)
         self._ulimits = ulimits
         self._boot_argv = podman.hold_stdin(boot_argv) if engine.is_podman else list(boot_argv)
-        self._pipes = not engine.is_podman and main_process.may_reach(engine)
+        self._pipes = main_process.Pipes(engine)
         self._disk_limits = True  # until the engine says otherwise
         self._dialer = Dialer(engine, self._name)
         self._samples: dict[str, dict[str, float]] = {}
@@ -93,6 +93,9 @@ class DockerDeployment:
             return self._start_again(spec, doing)
         try:
             self._engine.start(name, doing)
+            if not self._pipes.work(name):
+                self._engine.remove(name)
+                return self.start(spec)
             self._check_architecture(spec, doing)
             state = ContainerState(exists=True, running=True)
             if spec.options.ports:  # only the engine knows which host ports it chose
@@ -226,7 +229,7 @@ class DockerDeployment:
         labels = {**self._labels, LABEL_SANDBOX: spec.sandbox_id}
         limited = spec if self._disk_limits else replace(spec, disk_bytes=None)
         image = self.images.facts(spec.image)
-        piped = main_process.own_pipe(self._boot_argv, spec) if self._pipes else None
+        piped = self._pipes.argv(self._boot_argv, spec)
         if piped:
             labels[main_process.LABEL_PIPE] = "pipe"
         body = create_body(
@@ -248,6 +251,7 @@ class DockerDeployment:
         # An engine reserves the name some milliseconds before the container can be seen.
         if not _wait_until(lambda: self.inspect(spec.sandbox_id).exists, 5.0):
             raise StartFailed(f"sandbox {spec.sandbox_id}: another attempt to start it failed at the same time")
+        self._pipes.settle(self._name(spec.sandbox_id))
         state = self.inspect(spec.sandbox_id)
         if state.started_at and not state.running:
             raise AlreadyExists(f"sandbox {spec.sandbox_id} was started before and has ended; take another id")

@@ -27,7 +27,7 @@ from workers.deployments.abstract import ContainerEvent, ContainerSpec, Containe
 from workers.deployments.container_body import QUIET, mark_of
 from workers.deployments.exec_tunnel import closed
 from workers.deployments.local_copies import Copies, make_writable
-from workers.deployments.local_streams import FifoStream, ProcessExec
+from workers.deployments.local_streams import PIPE_SIZE, FifoStream, ProcessExec
 
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -113,7 +113,7 @@ class LocalDeployment:
     def attach(self, sandbox_id: str) -> FifoStream:
         """Open the pipes of the main process; what waits in them from before is dropped. Errors: SandboxGone."""
         folder = self._folder(sandbox_id)
-        return FifoStream(folder / "in", folder / "out", sandbox_id, lambda: self._pid(sandbox_id) != 0)
+        return FifoStream(folder / "in", folder / "out", sandbox_id, lambda: self._pid(sandbox_id) != 0, size=PIPE_SIZE)
 
     def stop(self, sandbox_id: str) -> None:
         """Kill the whole tree; the folder stays."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -10,11 +11,11 @@ import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from rock.errors import BadRequest, SandboxGone
+from rock.errors import BadRequest, SandboxGone, Unavailable
 from workers.deployments.exec_stream import STDERR_LIMIT, check_argv
 from workers.deployments.wire import CHUNK
 
-_PIPE_SIZE = 1 << 20
+PIPE_SIZE = 1 << 20
 _DROP_AT_MOST = 1 << 22
 
 
@@ -24,22 +25,26 @@ class FifoStream:
     Params:
         into, out: the pipes.
         lives: tells whether the main process lives: a pipe whose other side is held by its orphans has no end of its own.
-    Errors: SandboxGone when it does not.
+        folder: descriptor of the folder that the pipes are in.
+        size: bytes that each of them shall hold; 0: leave them. All that root's processes hold together is bounded by the
+            kernel, and root in a container counts.
+    Errors: SandboxGone when it does not live; Unavailable when a pipe cannot be opened for another reason.
     """
 
-    def __init__(self, into: Path, out: Path, sandbox_id: str, lives: Callable[[], bool]) -> None:
-        self._sandbox_id, self._lives = sandbox_id, lives
+    def __init__(
+        self, into: Path, out: Path, sandbox_id: str, lives: Callable[[], bool], *, folder: int | None = None, size: int = 0
+    ) -> None:  # fmt: skip
+        self._sandbox_id, self._lives, self._begun = sandbox_id, lives, False
         if not lives():
             raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: its main process is not running")
-        self._out = _open_pipe(out, os.O_RDONLY, sandbox_id)
+        self._out = _open_pipe(out, os.O_RDONLY, sandbox_id, folder)
         try:
-            self._in = _open_pipe(into, os.O_WRONLY, sandbox_id)
-        except SandboxGone:
+            self._in = _open_pipe(into, os.O_WRONLY, sandbox_id, folder)
+        except BaseException:
             os.close(self._out)
             raise
-        for descriptor in (self._in, self._out):
-            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
-        self._drop_old()
+        if size:
+            self._widen(size)
 
     def fileno(self) -> int:
         """Return the reading pipe's descriptor."""
@@ -59,7 +64,14 @@ class FifoStream:
         return data or None
 
     def send(self, data: bytes | memoryview) -> int:
-        """Send as much as fits now; return how much. Errors: SandboxGone."""
+        """Send as much as fits now; return how much. Errors: SandboxGone.
+
+        At first it drops what was printed while nobody listened, as an engine does: by then it is decided that this stream is
+        the one to go on with, and what is read here nobody else will read.
+        """
+        if not self._begun:
+            self._begun = True
+            self._drop_old()
         try:
             return os.write(self._in, data)
         except BlockingIOError:
@@ -74,8 +86,16 @@ class FifoStream:
                 os.close(descriptor)
         self._in = self._out = -1
 
+    def _widen(self, size: int) -> None:
+        try:
+            for descriptor in (self._in, self._out):
+                fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, size)
+        except BaseException:
+            self.close()
+            raise
+
     def _drop_old(self) -> None:
-        """Drop what was printed while nobody listened, as an engine does. Bounded: the printing may go on meanwhile."""
+        """Drop what waits. Bounded: the printing may go on meanwhile."""
         dropped = 0
         while dropped < _DROP_AT_MOST:
             try:
@@ -87,16 +107,18 @@ class FifoStream:
             dropped += len(data)
 
 
-def _open_pipe(path: Path, way: int, sandbox_id: str) -> int:
-    """Open a pipe, and nothing else that may be in its place. Errors: SandboxGone."""
+def _open_pipe(path: Path, way: int, sandbox_id: str, folder: int | None) -> int:
+    """Open a pipe, and nothing else that may be in its place. Errors: SandboxGone, Unavailable."""
+    what = f"cannot attach to sandbox {sandbox_id}"
     try:
-        descriptor = os.open(path, way | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = os.open(path, way | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
-        raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: {error.strerror}") from error
+        kind = SandboxGone if error.errno in (errno.ENOENT, errno.ESRCH, errno.ENXIO) else Unavailable
+        raise kind(f"{what}: {error.strerror}") from error
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
-    raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: something else is in the place of its pipes")
+    raise SandboxGone(f"{what}: something else is in the place of its pipes")
 
 
 class ProcessExec:
