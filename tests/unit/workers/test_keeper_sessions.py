@@ -331,4 +331,11 @@ def test_a_keeper_at_its_limit_of_open_files_refuses_clearly_and_loses_nothing(t
             keeper.says(f"c105e{name}", "closed")
         for name in names[len(names) // 2 :]:
             assert keeper.run("echo ok", name).output == b"ok\n"
-        assert keeper.open("new").exit_code == 0 and keeper.run("echo new", "new").output == b"new\n"
+        # What the closed ones had open is given back a little later, and pipes that are kept ready may take it first.
+        deadline = time.monotonic() + 10
+        while (answer := keeper.open("new")).reason == "files" and time.monotonic() < deadline:
+            keeper.run("echo", names[-1])
+        assert (answer.reason, answer.exit_code) == ("", 0)
+        while (said := keeper.run("echo new", "new")).reason == "files" and time.monotonic() < deadline:
+            keeper.run("echo", names[-1])
+        assert said.output == b"new\n"
