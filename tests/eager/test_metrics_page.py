@@ -59,7 +59,7 @@ def test_requests_and_calls_are_counted_by_route_and_outcome(api):
     assert found("rock_call_seconds_count", "run_in_session") == 3
     assert found("rock_call_seconds_bucket", "run_in_session", "+Inf") == 3
     assert found("rock_call_wait_seconds_count", "run_in_session") == 3
-    assert 0 < found("rock_call_seconds_sum", "run_in_session") < 60
+    assert 0 <= found("rock_call_seconds_sum", "run_in_session") < 60
     assert found("rock_start_phase_seconds_count", "image_pull", "failed") == 1
     assert found("rock_calls_total", "start", "image_not_found") == 1
     assert found("rock_sandbox_events_total", "started") == 1

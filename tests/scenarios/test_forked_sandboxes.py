@@ -119,4 +119,4 @@ def test_the_image_of_a_fork_goes_with_the_last_of_them(source, stack, request):
 
 
 def _fork_images(engine) -> set[str]:
-    return {tag for image in engine.images.list() for tag in image.tags if tag.startswith("rock-fork-")}
+    return {tag for image in engine.api.images() for tag in image["RepoTags"] or () if tag.startswith("rock-fork-")}
