@@ -184,9 +184,13 @@ class NodeAgent:
         log.info("sandbox started", extra={**call.about, "seconds": round(now - call.created, 3)})
 
     def _undo(self, call: Call) -> None:
-        """Undo a start that failed, unless another life has begun since: the container is that one's."""
+        """Undo a start that failed, unless another life has begun since: the container is that one's.
+
+        A start may come here twice, by its message and by the recovery. If it succeeded the first time, the container is the
+        sandbox's, and whoever has stopped that since decides whether it is kept.
+        """
         record = self.sandboxes.get(call.sandbox_id)
-        if record is None or record.start_call == call.call_id:
+        if record is None or (record.start_call == call.call_id and record.started < call.created):
             undo_start(self.deployment, call)
 
 

@@ -237,6 +237,20 @@ def test_a_start_that_comes_to_nothing_leaves_no_container(world, error):
     assert world.engine.all == {} and world.state("a") is State.STOPPED
 
 
+@pytest.mark.parametrize("error", [StartFailed("no answer"), None])
+def test_a_start_that_is_completed_twice_keeps_the_container_of_what_has_run_since(world, error):
+    """Its message and the recovery brought it to the session side; between the two its owner stopped the sandbox, to start it again."""
+    first = world.start("a", running=False)
+    world.agent.opened(first.call_id)
+    then = world.relay.then
+    world.agent.opened(first.call_id)
+    then(None)
+    assert world.ends("a")
+    world.relay.then(error)
+    assert world.engine.all == {"a": True} and world.stores.sandboxes.get("a").kept
+    assert world.stores.results.load(first.call_id).envelope["status"] == "Success"
+
+
 def test_starts_are_done_again_beside_each_other_and_keep_nothing_else_waiting(world):
     """The lifecycle worker was killed while it fetched images, and a stop was lost with it."""
     starts = [world.start(name, running=False, image=f"slow:{name}") for name in "bcd"]
