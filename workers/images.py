@@ -15,6 +15,7 @@ from rock.errors import ImageNotFound, Internal, RockError, StartTimeout, Unavai
 from workers.deployments.abstract import Credentials, Pull
 from workers.deployments.engine import Engine
 from workers.deployments.faults import is_transient
+from workers.deployments.main_process import END_SEEN
 from workers.image_gate import ImageGate
 from workers.image_lending import ImageLending
 from workers.pull_progress import PullProgress
@@ -25,8 +26,7 @@ _TELL_EVERY = 0.5
 JUST_ASKED = 600.0
 """Seconds for which an image that was asked for is not evicted: its container may not be there yet."""
 _FACTS_KEPT = 1000
-_END_SEEN_WITHIN, _LOOK_AGAIN = 3.0, 0.1
-"""Seconds within which an engine notices that a container has ended, and between two looks."""
+_LOOK_AGAIN = 0.1
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class Images:
 
     def _users(self, image_id: str) -> int:
         """Return how many containers run from an image. A stop is answered before the engine has seen the container's end."""
-        give_up = time.monotonic() + _END_SEEN_WITHIN
+        give_up = time.monotonic() + END_SEEN
         while (users := self._engine.runs(image_id)) and time.monotonic() < give_up:
             time.sleep(_LOOK_AGAIN)
         return users

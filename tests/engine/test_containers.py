@@ -151,6 +151,7 @@ def test_pipes_of_main_processes_are_not_widened(containers, engine):
 
 def test_containers_that_are_not_seen_from_here_are_reached_through_the_engine(containers, monkeypatch):
     monkeypatch.setattr(main_process, "is_alive", lambda facts: False)
+    monkeypatch.setattr(main_process, "END_SEEN", 0.2)
     containers.deployment._pipes._proved = False
     monkeypatch.setattr(containers.deployment._pipes, "_possible", True)
     sandbox_id = containers.start()

@@ -93,7 +93,7 @@ class DockerDeployment:
             return self._start_again(spec, doing)
         try:
             self._engine.start(name, doing)
-            if not self._pipes.work(name):
+            if not self._pipes.prove(name):
                 self._engine.remove(name)
                 return self.start(spec)
             self._check_architecture(spec, doing)

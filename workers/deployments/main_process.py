@@ -34,6 +34,8 @@ PLAIN_RUNTIMES = ("runc", "crun", "youki", "io.containerd.runc")
 _PROC = Path("/proc")
 _SECONDS = 2.0
 """For the kernel to end all processes; longer only where they are frozen, or wait for a disk that does not answer."""
+END_SEEN, _LOOK_FOR_END = 3.0, 0.1
+"""Seconds within which an engine sees that a container has ended, and between two looks."""
 _UP_SECONDS = 20.0
 """For a main process to be up: bash has been started, and has begun."""
 _LOOK_AGAIN = 0.001
@@ -57,20 +59,27 @@ class Pipes:
             return None
         return ["bash", "--noprofile", "--norc", "-pc", 'exec 1<> <(:); wait $!; exec "$@"', "rock-hold", *boot_argv]
 
-    def work(self, name: str) -> bool:
+    def prove(self, name: str) -> bool:
         """Return False, once, when a container that has just been started is not to be seen from here: then none is.
 
         A socket of this machine may lead to an engine of another one.
         """
-        if not self._possible or self._proved:
-            return True
-        facts = self._engine.inspect(name)
-        self._proved = facts is not None and is_alive(facts)
-        if self._proved or facts is None or not facts["State"]["Running"]:
-            return True
-        log.warning("the engine's containers are not processes of this machine: they are reached through the engine")
-        self._possible = False
-        return False
+        end = time.monotonic() + END_SEEN
+        while self._possible and not self._proved:
+            facts = self._engine.inspect(name)
+            if facts is None or not facts["State"]["Running"]:
+                return True  # it has ended, and proves nothing
+            self._proved = is_alive(facts)
+            if self._proved:
+                return True
+            if time.monotonic() > end:
+                log.warning(
+                    "the engine's containers are not processes of this machine: the engine is asked to reach them"
+                )
+                self._possible = False
+                return False
+            time.sleep(_LOOK_FOR_END)  # maybe it has ended, and the engine has not seen that yet
+        return True
 
     def settle(self, name: str) -> None:
         """Return when the engine has seen the end of a container, should it have ended (see `end`)."""
@@ -97,7 +106,7 @@ def reach(facts: Mapping[str, Any], sandbox_id: str) -> FifoStream:
     try:
         if not _is_init_of(folder, facts["Id"]):
             raise SandboxGone(f"{what}: its main process is not running, or not a process of this machine")
-        _await_pipe(folder, age(facts), what)
+        _await_pipe(folder, _age(facts), what)
         # Nobody outside the container holds them open at the process's side: they end with it.
         return FifoStream(Path("fd/0"), Path("fd/1"), sandbox_id, lambda: True, folder=folder)
     except PermissionError as error:
@@ -110,7 +119,7 @@ def reach(facts: Mapping[str, Any], sandbox_id: str) -> FifoStream:
         os.close(folder)
 
 
-def age(facts: Mapping[str, Any]) -> float:
+def _age(facts: Mapping[str, Any]) -> float:
     """Return for how many seconds a container has been running."""
     return time.time() - datetime.fromisoformat(facts["State"]["StartedAt"]).timestamp()
 

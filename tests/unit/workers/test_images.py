@@ -491,7 +491,7 @@ def test_an_image_whose_last_sandbox_has_just_been_stopped_can_be_removed(regist
 
 
 def test_an_image_that_sandboxes_run_from_is_not_removed(registry, monkeypatch):
-    monkeypatch.setattr("workers.images._END_SEEN_WITHIN", 0.0)
+    monkeypatch.setattr("workers.images.END_SEEN", 0.0)
     kept = store(registry)
     kept.prepare("a:1")
     monkeypatch.setattr(registry, "runs", lambda _: 2)
