@@ -80,7 +80,7 @@ RESULTS = Path(__file__).resolve().parent / "results"
 @click.option("--flight", type=click.IntRange(1, 20_000), help="Commands at once in `flight`.")
 @click.option("--pull", metavar="IMAGE", help="An image of a registry that is pulled again and again during `busy`.")
 @click.option(
-    "--kill", metavar="REGEX", help="Command line of the process that `recovery` kills.  [default: our session worker]"
+    "--kill", metavar="REGEX", help="Command lines of the processes that `recovery` kills.  [default: our workers]"
 )
 @click.option("--seconds", type=click.FloatRange(0.5, 600), help="Length of one closed loop.")
 @click.option("--budget", type=click.FloatRange(1, 3600), help="Most seconds per measure and server.")

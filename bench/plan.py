@@ -38,7 +38,7 @@ class Plan:
     sizes: tuple[int, ...] = (1, 50, 100, 150, 200)
     """Numbers of idle sandboxes beside which costs are measured."""
     kill: str = "rock proc worker|celery.*worker"
-    """Pattern of the command line of the process that `recovery` kills."""
+    """Pattern of the command lines of the processes that `recovery` kills."""
 
 
 QUICK = Plan(

@@ -191,8 +191,8 @@ def _timed(run: Run, client: Client, name: str, take: Callable[[], object]) -> N
 
 
 def measure_recovery(run: Run) -> None:
-    """Kill the process that does the steps of a node, and ask for one at once: how long until its answer."""
-    run.book.define("recovery", "ms", "kill -9 of the process that does a node's steps until a step's answer")
+    """Kill the workers of a node, and ask for a step at once: how long until its answer."""
+    run.book.define("recovery", "ms", "kill -9 of a node's workers until a step's answer")
     with sandboxes(run) as places:
 
         def take(server: Server) -> None:

@@ -107,22 +107,22 @@ class DockerDeployment:
 
     def restart(self, sandbox_id: str) -> ContainerState:
         """Start a container again, with its files. Errors: NotFound, StartFailed."""
-        if not self.inspect(sandbox_id).exists:
+        name, state = self._name(sandbox_id), self.inspect(sandbox_id)
+        if not state.exists:
             raise NotFound(f"sandbox {sandbox_id} has no container on this node")
-        # The engine may not have seen yet that it was stopped, and would take it for running; this waits until it has.
-        self._engine.kill(self._name(sandbox_id))
-        self._engine.start(self._name(sandbox_id), Doing(f"restart sandbox {sandbox_id}"))
+        if state.running:  # or it was stopped, and the engine has not seen that yet
+            self._engine.kill(name)
+        self._engine.start(name, Doing(f"restart sandbox {sandbox_id}"))
         return self.inspect(sandbox_id)
 
     def attach(self, sandbox_id: str) -> Stream:
         """Open a stream to the main process. Errors: SandboxGone."""
-        doing = Doing(f"attach to sandbox {sandbox_id}")
-        facts = self._engine.inspect(self._name(sandbox_id))
+        name = self._name(sandbox_id)
+        facts = self._engine.inspect(name)
         if facts is not None and main_process.LABEL_PIPE in facts["Config"]["Labels"]:
             return main_process.reach(facts, sandbox_id)
-        stream = self._attach(self._name(sandbox_id), sandbox_id, doing)
-        # An engine attaches to a stopped container too, and such a stream has no end. Asked after attaching: a later
-        # death ends the stream.
+        stream = self._attach(name, sandbox_id, Doing(f"attach to sandbox {sandbox_id}"))
+        # An engine attaches to a stopped container too, and such a stream has no end. A later death ends the stream.
         if not self.inspect(sandbox_id).running:
             stream.close()
             raise SandboxGone(f"cannot attach to sandbox {sandbox_id}: its main process is not running")

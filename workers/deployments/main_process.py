@@ -2,8 +2,8 @@
 
 Ended this way, all processes of a sandbox are gone within some milliseconds; an engine answers when it has taken down the network
 and the mounts as well, a tenth of a second later. Reached this way, through pipes of its own, a step is quicker by what two
-programs need to copy it, and is not held up when the engine is busy: Docker starts eight containers in a second, and what is
-attached to another one waits up to a tenth of a second meanwhile.
+programs need to copy it, and is not held up when the engine is busy: while Docker starts some containers, what is attached to
+another one waits up to a tenth of a second.
 """
 
 from __future__ import annotations

@@ -346,25 +346,26 @@ def test_a_private_image_has_the_name_that_it_is_pushed_under_only_from_then_on(
     assert have.facts("r.io/a:1").id == f"id of {OWN}"
 
 
-@pytest.mark.parametrize("before", ["id of r.io/a:1", None])
+@pytest.fixture(params=["id of r.io/a:1", None])
+def before(request, registry):
+    """A private image that is to be pushed, and what has the name for that already."""
+    registry.add(OWN)
+    if request.param:
+        registry.add("r.io/a:1")
+    return request.param
+
+
 def test_a_push_that_is_refused_leaves_the_name_to_what_had_it(registry, before):
     have = store(registry)
-    registry.add(OWN)
-    if before:
-        registry.add("r.io/a:1")
     registry.refusal = ImageAccess("no")
     with pytest.raises(ImageAccess):
         have.push("r.io/a:1", LOGIN, private=OWN)
     assert (id_of(registry, "r.io/a:1"), id_of(registry, OWN)) == (before, f"id of {OWN}")
 
 
-@pytest.mark.parametrize("before", ["id of r.io/a:1", None])
 def test_a_name_that_cannot_be_taken_back_is_refused_until_it_is(registry, before):
     """The engine is restarted during a push: the name is still with the private image."""
     have = store(registry)
-    registry.add(OWN)
-    if before:
-        registry.add("r.io/a:1")
     gone = _raising(Unavailable("the engine is away"))
 
     def break_off(*_: object) -> Iterator[dict]:
